@@ -1,0 +1,145 @@
+"""What does watching cost a training step? A small GPT, plain and with each way to look for NaN.
+
+Run: python benchmarks/bench_step.py [--quick] [--rounds 60] [--threads 1]
+Each rival trains a model of its own, one step each in turn, in a new random order every round. "plain again" is the
+null: what this machine calls a difference where there is none. Rows go to benchmarks/results/step.jsonl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+sys.path.append(str(Path(__file__).resolve().parent))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "examples" / "char_gpt"))
+import rows
+from model import CharGPT, Config
+
+import nanscan
+
+AIM = 1.05  # module level over plain
+WARM_UP = 3  # steps of each rival that are not counted
+RESAMPLES = 2000
+
+
+class Rival:
+    """A GPT, its optimizer and its step. 4 layers, d = 256, T = 128, B = 8 unless `small`."""
+
+    def __init__(self, small: bool) -> None:
+        torch.manual_seed(0)
+        width, batch = (64, 2) if small else (256, 8)
+        self.model = CharGPT(Config(n_ids=512, length=128, width=width))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4)
+        self.ids = torch.randint(1, 512, (batch, 128))
+        self.targets = torch.roll(self.ids, -1, 1)
+
+    def step(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        self.model(self.ids, self.targets).backward()
+        self.optimizer.step()
+
+
+class HandMade(Rival):
+    """What people write: isfinite().all() on every output and the gradient that reaches it, and on all gradients."""
+
+    def __init__(self, small: bool) -> None:
+        super().__init__(small)
+        for module in self.model.modules():
+            module.register_forward_hook(self._after_forward)
+
+    def _after_forward(self, module: nn.Module, args: tuple, output: torch.Tensor) -> None:
+        self._check(output)
+        if output.requires_grad:
+            output.register_hook(self._check)
+
+    @staticmethod
+    def _check(value: torch.Tensor) -> None:
+        if not torch.isfinite(value).all():
+            raise FloatingPointError("non-finite")
+
+    def step(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        self.model(self.ids, self.targets).backward()
+        for parameter in self.model.parameters():
+            self._check(parameter.grad)
+        self.optimizer.step()
+
+
+class DetectAnomaly(Rival):
+    """torch.autograd.detect_anomaly: NaN only, backward only."""
+
+    def step(self) -> None:
+        with torch.autograd.set_detect_anomaly(True):
+            super().step()
+
+
+class Nanscan(Rival):
+    """nanscan.enable(model), module level."""
+
+    def __init__(self, small: bool) -> None:
+        super().__init__(small)
+        self.scanner = nanscan.enable(self.model, on_anomaly="record")
+
+
+RIVALS: dict[str, Callable[[bool], Rival]] = {
+    "plain": Rival,
+    "plain again": Rival,
+    "nanscan module": Nanscan,
+    "hand-made hooks": HandMade,
+    "detect_anomaly": DetectAnomaly,
+}
+
+
+def take(rounds: int, small: bool) -> dict[str, np.ndarray]:
+    """Seconds of each step: name -> [rounds]."""
+    rivals = {name: make(small) for name, make in RIVALS.items()}
+    order, shuffle = list(rivals), random.Random(0).shuffle
+    seconds: dict[str, list[float]] = {name: [] for name in rivals}
+    for _ in range(WARM_UP + rounds):
+        shuffle(order)
+        for name in order:
+            start = time.perf_counter()
+            rivals[name].step()
+            seconds[name].append(time.perf_counter() - start)
+    nanscan.disable()
+    return {name: np.array(values[WARM_UP:]) for name, values in seconds.items()}
+
+
+def ratio(rival: np.ndarray, plain: np.ndarray) -> tuple[float, float, float]:
+    """Median over median, and its 95% bootstrap interval over rounds (both arms of a round are drawn together)."""
+    picks = np.random.default_rng(0).integers(0, len(plain), (RESAMPLES, len(plain)))
+    drawn = np.median(rival[picks], axis=1) / np.median(plain[picks], axis=1)
+    low, high = np.percentile(drawn, (2.5, 97.5))
+    return float(np.median(rival) / np.median(plain)), float(low), float(high)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--quick", action="store_true", help="a tiny model and few rounds, nothing written")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    print(f"{rows.cpu_model()}, torch {torch.__version__}, {torch.get_num_threads()} thread(s); aim: nanscan {AIM}x")
+    seconds = take(8 if args.quick else args.rounds, args.quick)
+    done = []
+    for name, values in seconds.items():
+        over, low, high = ratio(values, seconds["plain"])
+        row = {"rival": name, "median_s": float(np.median(values)), "rounds": len(values)}
+        row |= {"over_plain": round(over, 4), "low": round(low, 4), "high": round(high, 4)}
+        done.append(row)
+        print(f"{name:>16} {1e3 * row['median_s']:9.2f} ms   {over:6.3f}x   95% {low:.3f} to {high:.3f}")
+    if not args.quick:
+        print(f"rows added to {rows.append('step', done)}")
+
+
+if __name__ == "__main__":
+    main()

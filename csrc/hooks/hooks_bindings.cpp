@@ -1,0 +1,140 @@
+// The hooks area's part of nanscan._C: Session and what the Python half needs around it.
+#include "hooks/hooks_bindings.h"
+
+#include <torch/csrc/autograd/python_variable.h>
+
+#include "hooks/autograd_hook.h"
+#include "hooks/guard.h"
+#include "hooks/module_hook.h"
+#include "hooks/session.h"
+#include "hooks/traced_call.h"
+
+namespace nanscan {
+namespace {
+
+const at::Tensor& unpack(const py::handle& object, const char* argument) {
+  if (!THPVariable_Check(object.ptr())) {
+    throw py::type_error(std::string(argument) + " must be a torch.Tensor, got " + Py_TYPE(object.ptr())->tp_name);
+  }
+  return THPVariable_Unpack(object.ptr());
+}
+
+// [n * 128] bytes in sequence order; one copy out of the ring.
+py::bytes drain(Session& session) {
+  session.n_bad_drained.store(session.n_bad.load(std::memory_order_acquire), std::memory_order_relaxed);
+  const size_t expected = session.ring.size();
+  PyObject* bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(expected * sizeof(Record)));
+  if (bytes == nullptr) throw py::error_already_set();
+  size_t n = 0;
+  if (expected > 0) n = session.ring.drain(reinterpret_cast<Record*>(PyBytes_AS_STRING(bytes)), expected);
+  if (n != expected && _PyBytes_Resize(&bytes, static_cast<Py_ssize_t>(n * sizeof(Record))) != 0) {
+    throw py::error_already_set();
+  }
+  return py::reinterpret_steal<py::bytes>(bytes);
+}
+
+py::dict counters(const Session& session) {
+  py::dict unscanned;
+  for (size_t i = 0; i < session.unscanned.size(); ++i) {
+    const uint64_t n = session.unscanned[i].load(std::memory_order_relaxed);
+    if (n > 0) unscanned[reason(static_cast<ScanStatus>(i))] = n;
+  }
+  py::dict out;
+  out["records"] = session.ring.appended();
+  out["dropped"] = session.ring.dropped();
+  out["scans"] = session.n_scans.load(std::memory_order_relaxed);
+  out["bad"] = session.n_bad.load(std::memory_order_relaxed);
+  out["batches"] = session.batch.load(std::memory_order_relaxed);
+  out["unscanned"] = unscanned;
+  return out;
+}
+
+std::vector<at::Tensor> unpack_all(const py::list& tensors) {
+  std::vector<at::Tensor> out;
+  out.reserve(tensors.size());
+  for (const auto& t : tensors) out.push_back(unpack(t, "tensors"));
+  return out;
+}
+
+bool scan_at(Session& session, const py::handle& tensor, uint32_t site, int phase) {
+  if (process_inert().load() || !session.watching()) return false;
+  InsideHook inside;
+  Record rec{};
+  rec.site = site;
+  rec.phase = static_cast<uint8_t>(phase);
+  rec.call = current_call(session);
+  const at::Tensor t = unpack(tensor, "tensor");
+  py::gil_scoped_release release;
+  return session.record(t, rec);
+}
+
+void run_backward_end(Session& session) {
+  if (session.backward_end.load() == nullptr) return;
+  py::gil_scoped_acquire gil;
+  auto* callback = static_cast<PyObject*>(session.backward_end.load());
+  if (callback == nullptr) return;
+  // What it raises is what the user asked for (on_anomaly="raise"): the engine carries it out of backward().
+  py::reinterpret_borrow<py::object>(callback)();
+}
+
+void set_backward_end(Session& session, const py::object& callback) {
+  void* fresh = callback.is_none() ? nullptr : callback.inc_ref().ptr();
+  auto* old = static_cast<PyObject*>(session.backward_end.exchange(fresh));
+  Py_XDECREF(old);
+}
+
+void close(Session& session) {
+  session.closed.store(true);
+  set_backward_end(session, py::none());
+  session.clear_watched();
+  reset_stack(session);
+  forget_values(session);
+}
+
+}  // namespace
+
+void bind_hooks(py::module_& m) {
+  set_backward_end_callback(run_backward_end);
+  m.attr("ATTEND_BAD") = kAttendBad;
+  m.attr("ATTEND_FULL") = kAttendFull;
+  m.def("set_inert", [](bool inert) { process_inert().store(inert); }, "Make every hook of this process return at once.");
+  m.def("clear_thread_state", clear_thread_state, "Forget what the calling thread's hooks remember.");
+  m.def("module_depth", module_depth, "Watched module calls now running on the calling thread.");
+  py::class_<Session, std::shared_ptr<Session>>(m, "Session")
+      .def(py::init<size_t>(), py::arg("capacity"))
+      .def("tap",
+           [](const std::shared_ptr<Session>& session, uint32_t site, bool root, bool eager_inputs) {
+             PyObject* tap = new_module_tap(session, TapOptions{site, root, eager_inputs});
+             if (tap == nullptr) throw py::error_already_set();
+             return py::reinterpret_steal<py::object>(tap);
+           },
+           py::arg("site"), py::arg("root") = false, py::arg("eager_inputs") = false)
+      .def("watch", [](Session& s, const py::handle& t, uint32_t site, bool parameter) { s.watch(unpack(t, "tensor"), site, parameter); },
+           py::arg("tensor"), py::arg("site"), py::arg("parameter"))
+      .def("clear_watched", &Session::clear_watched)
+      .def("scan_grads", [](Session& s, int phase) { s.scan_grads(static_cast<Phase>(phase)); }, py::arg("phase"),
+           py::call_guard<py::gil_scoped_release>())
+      .def("scan_values", [](Session& s, int phase) { s.scan_values(static_cast<Phase>(phase)); }, py::arg("phase"),
+           py::call_guard<py::gil_scoped_release>())
+      .def("scan_at", scan_at, py::arg("tensor"), py::arg("site"), py::arg("phase"))
+      .def("traced_begin", [](Session& s, uint32_t site, const py::list& inputs) { traced_begin(s, site, unpack_all(inputs)); },
+           py::arg("site"), py::arg("inputs"))
+      .def("traced_call", [](Session& s, uint32_t site, int64_t parent_site, bool root, const py::list& inputs, const py::list& outputs) {
+             return traced_call(s, site, static_cast<uint32_t>(parent_site), root, unpack_all(inputs), unpack_all(outputs));
+           }, py::arg("site"), py::arg("parent_site"), py::arg("root"), py::arg("inputs"), py::arg("outputs"))
+      .def("drain", drain)
+      .def("shape", [](const Session& s, uint32_t id) { return py::tuple(py::cast(s.shapes.at(id))); }, py::arg("id"))
+      .def("counters", counters)
+      .def("current_site", [](const Session& s) { return current_module_site(s); })
+      .def("reset_stack", [](const Session& s) { reset_stack(s); })
+      .def("set_backward_end", set_backward_end, py::arg("callback"))
+      .def("close", close)
+      .def_property("step", [](const Session& s) { return s.step.load(); }, [](Session& s, uint64_t v) { s.step.store(v); })
+      .def_property("active", [](const Session& s) { return s.active.load(); }, [](Session& s, bool v) { s.active.store(v); })
+      .def_property_readonly("closed", [](const Session& s) { return s.closed.load(); })
+      .def_property_readonly("batch", [](const Session& s) { return s.batch.load(); })
+      .def_property_readonly("capacity", [](const Session& s) { return s.ring.capacity(); })
+      .def_property_readonly("n_bad", [](const Session& s) { return s.n_bad.load(); });
+}
+
+}  // namespace nanscan

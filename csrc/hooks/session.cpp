@@ -1,0 +1,127 @@
+#include "hooks/session.h"
+
+namespace nanscan {
+
+uint32_t ShapeTable::id_of(at::IntArrayRef sizes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (size_t i = shapes_.size(); i-- > 1;) {
+    if (sizes == at::IntArrayRef(shapes_[i])) return static_cast<uint32_t>(i);
+  }
+  if (shapes_.size() >= kMaxShapes) return 0;
+  shapes_.emplace_back(sizes.begin(), sizes.end());
+  return static_cast<uint32_t>(shapes_.size() - 1);
+}
+
+std::vector<int64_t> ShapeTable::at(uint32_t id) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return id < shapes_.size() ? shapes_[id] : std::vector<int64_t>{};
+}
+
+void Session::append(Record& rec) {
+  rec.step = step.load(std::memory_order_relaxed);
+  ring.append(rec);
+}
+
+bool Session::record(const at::Tensor& t, Record& rec) {
+  const ScanStatus status = scan_tensor(t, rec);
+  if (!scanned(status)) {
+    unscanned[static_cast<size_t>(status)].fetch_add(1, std::memory_order_relaxed);
+    return false;
+  }
+  n_scans.fetch_add(1, std::memory_order_relaxed);
+  rec.device = -1;
+  rec.shape = 0;
+  const bool bad = (rec.flags & kFlagBad) != 0;
+  if (bad) rec.shape = shapes.id_of(t.sizes());
+  append(rec);
+  // After the append: who sees the count also finds the record.
+  if (bad) n_bad.fetch_add(1, std::memory_order_release);
+  return true;
+}
+
+uint64_t Session::traced_call_id(uint32_t site) {
+  const uint64_t now = batch.load(std::memory_order_relaxed);
+  std::lock_guard<std::mutex> lock(traced_mutex_);
+  auto& entry = traced_[site];
+  if (entry.second == 0 || entry.first != now) entry = {now, next_call.fetch_add(1, std::memory_order_relaxed) + 1};
+  return entry.second;
+}
+
+void Session::set_traced_call_id(uint32_t site, uint64_t call) {
+  std::lock_guard<std::mutex> lock(traced_mutex_);
+  traced_[site] = {batch.load(std::memory_order_relaxed), call};
+}
+
+void Session::watch(const at::Tensor& t, uint32_t site, bool parameter) {
+  std::lock_guard<std::mutex> lock(watched_mutex_);
+  watched_.push_back(Watched{WeakImpl(t.getIntrusivePtr()), site, parameter, no_impl(), 0});
+  site_of_[t.unsafeGetTensorImpl()] = site;
+}
+
+void Session::clear_watched() {
+  std::lock_guard<std::mutex> lock(watched_mutex_);
+  watched_.clear();
+  site_of_.clear();
+}
+
+uint32_t Session::watched_site(const at::Tensor& t) const {
+  std::lock_guard<std::mutex> lock(watched_mutex_);
+  auto it = site_of_.find(t.unsafeGetTensorImpl());
+  return it == site_of_.end() ? kNoSite : it->second;
+}
+
+void Session::scan_grads(Phase phase) {
+  if (!watching()) return;
+  struct Pending {
+    at::Tensor grad;
+    uint32_t site;
+    Phase phase;
+  };
+  std::vector<Pending> pending;
+  {
+    std::lock_guard<std::mutex> lock(watched_mutex_);
+    for (auto& w : watched_) {
+      if (!w.parameter) continue;
+      auto strong = w.tensor.lock();
+      if (!strong) continue;
+      const at::Tensor& grad = strong->grad();
+      if (!grad.defined()) continue;
+      const uint32_t version = version_of(grad);
+      // The weak reference keeps the address from being reused, so a new tensor cannot pass for the old one.
+      const bool seen = w.grad._unsafe_get_target() == grad.unsafeGetTensorImpl();
+      if (seen && w.grad_version == version) continue;
+      w.grad = WeakImpl(grad.getIntrusivePtr());
+      w.grad_version = version;
+      pending.push_back({grad, w.site + 1, seen ? phase : kPhaseBackward});
+    }
+  }
+  // Scanned, and let go of, without the lock: dropping a last reference may need the GIL, which a thread that waits for
+  // the lock may hold.
+  for (const auto& p : pending) {
+    Record rec{};
+    rec.site = p.site;
+    rec.phase = p.phase;
+    record(p.grad, rec);
+  }
+}
+
+void Session::scan_values(Phase phase) {
+  if (!watching()) return;
+  std::vector<std::pair<at::Tensor, uint32_t>> pending;
+  {
+    std::lock_guard<std::mutex> lock(watched_mutex_);
+    pending.reserve(watched_.size());
+    for (auto& w : watched_) {
+      auto strong = w.tensor.lock();
+      if (strong) pending.emplace_back(at::Tensor(std::move(strong)), w.site);
+    }
+  }
+  for (const auto& [tensor, site] : pending) {
+    Record rec{};
+    rec.site = site;
+    rec.phase = phase;
+    record(tensor, rec);
+  }
+}
+
+}  // namespace nanscan

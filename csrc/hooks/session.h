@@ -1,0 +1,112 @@
+// State of one scanner on the write side: the ring, the step clock's stamps, the names' ids and the counters.
+// Hooks of any thread share it; nothing here judges a value.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "buffer/ring.h"
+#include "record/record.h"
+#include "scan/scan.h"
+
+namespace nanscan {
+
+constexpr uint32_t kNoSite = 0xFFFFFFFFu;
+// Sites of a module relative to its base: output, input, gradient of the output, gradient of the input.
+constexpr uint32_t kOutputSite = 0, kInputSite = 1, kGradOutputSite = 2, kGradInputSite = 3;
+
+using WeakImpl = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
+inline WeakImpl no_impl() { return WeakImpl(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()); }
+
+// torch's version counter, or 0 where reading it throws (inference tensors have none).
+inline uint32_t version_of(const at::Tensor& t) {
+  auto* impl = t.unsafeGetTensorImpl();
+  return impl->is_inference() ? 0 : impl->version_counter().current_version();
+}
+
+// Shapes are interned: a record has room for an id only. Asked for bad records alone, so a lock is cheap enough.
+class ShapeTable {
+ public:
+  uint32_t id_of(at::IntArrayRef sizes);
+  std::vector<int64_t> at(uint32_t id) const;
+
+ private:
+  static constexpr size_t kMaxShapes = 4096;  // then id 0, "not recorded": memory stays bounded with ragged batches
+  mutable std::mutex mutex_;
+  std::vector<std::vector<int64_t>> shapes_{{}};
+};
+
+// A parameter or buffer that is scanned as a whole. Weak: a scanner never keeps a model alive.
+struct Watched {
+  WeakImpl tensor;
+  uint32_t site;  // PARAM (its gradient is site + 1) or BUFFER
+  bool parameter;
+  // The gradient last scanned, to skip a second look at an unchanged one.
+  WeakImpl grad;
+  uint32_t grad_version = 0;
+};
+
+class Session : public std::enable_shared_from_this<Session> {
+ public:
+  explicit Session(size_t capacity) : number(next_number()), ring(capacity) {}
+
+  const uint64_t number;  // what caches compare: a later session may get this one's address
+  Ring ring;
+  ShapeTable shapes;
+  std::atomic<uint64_t> step{0};
+  std::atomic<uint64_t> batch{0};  // root forward calls so far
+  std::atomic<uint64_t> next_call{0};
+  std::atomic<uint64_t> n_scans{0};
+  std::atomic<uint64_t> n_bad{0};          // bad records so far
+  std::atomic<uint64_t> n_bad_drained{0};  // its value at the last drain: a difference means news for the read side
+  std::atomic<bool> active{true};   // false on steps that `every` or `schedule` leaves out
+  std::atomic<bool> closed{false};
+  std::atomic<int> callback_for{-1};  // graph task that already has our end-of-backward callback
+  std::atomic<void*> backward_end{nullptr};  // a Python callable, owned by the binding; this half knows no Python
+  std::array<std::atomic<uint64_t>, kScanStatusCount> unscanned{};
+
+  bool watching() const {
+    return active.load(std::memory_order_relaxed) && !closed.load(std::memory_order_relaxed);
+  }
+
+  // Scan `t` and append the record. Returns false when it could not be scanned (counted by reason).
+  bool record(const at::Tensor& t, Record& rec);
+  // Append without scanning (links, markers). Stamps the step.
+  void append(Record& rec);
+
+  // Call id of the module with this OUTPUT site in the running batch of a compiled forward: there is no frame to hold
+  // it, and a child has to name its parent's before the parent has ended.
+  uint64_t traced_call_id(uint32_t site);
+  void set_traced_call_id(uint32_t site, uint64_t call);
+
+  void watch(const at::Tensor& t, uint32_t site, bool parameter);
+  void clear_watched();
+  uint32_t watched_site(const at::Tensor& t) const;  // kNoSite if unknown
+  // One pass over all gradients / parameters / buffers. [n_watched] records at most.
+  // A gradient that was scanned before and changed since (clipping, unscaling) gets `phase`, a fresh one kPhaseBackward;
+  // an unchanged one is not scanned again.
+  void scan_grads(Phase phase);
+  void scan_values(Phase phase);
+
+ private:
+  static uint64_t next_number() {
+    static std::atomic<uint64_t> last{0};
+    return last.fetch_add(1, std::memory_order_relaxed) + 1;
+  }
+
+  mutable std::mutex watched_mutex_;
+  std::vector<Watched> watched_;
+  std::unordered_map<const void*, uint32_t> site_of_;
+  std::mutex traced_mutex_;
+  std::unordered_map<uint32_t, std::pair<uint64_t, uint64_t>> traced_;  // site -> (batch, call)
+};
+
+}  // namespace nanscan

@@ -1,0 +1,135 @@
+"""Event: one thing that went wrong, in the words of the public API. Plain data, no device, no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from nanscan.events.jsonable import encode, number
+from nanscan.record import TensorStats
+
+SEVERITIES = ("error", "warning", "info")
+NONFINITE_KINDS = ("nan", "inf", "both")
+HEALTH_KINDS = ("explosion", "dead", "vanishing", "stale gradient", "zero gradient", "stalled")
+ROLES = ("origin", "carrier", "absorbed", "external", "uninitialised")
+PHASES = ("data", "forward", "backward", "optimizer")
+
+_VOCABULARY = {"severity": SEVERITIES, "kind": NONFINITE_KINDS + HEALTH_KINDS, "role": ROLES, "phase": PHASES}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One finding, named as precisely as the records allow.
+
+    Args:
+        severity: "error" (a non-finite value that escaped), "warning" (growth, health, lost overflow) or "info".
+        kind: "nan", "inf" or "both", or one of HEALTH_KINDS.
+        role: made here ("origin"), handed on, absorbed, or not made by any watched code ("external", "uninitialised").
+        phase: "data", "forward", "backward" or "optimizer".
+        module: name in named_modules(), "" for the root, None outside every module.
+        op: ATen or custom op, or autograd node; None where only modules are watched.
+        source: "file.py:12" of the user's line, if known.
+        step, batch: counted from 0; batch counts root forward calls.
+        shape, stats, first_bad_index: of the bad tensor; the index is flat and row-major.
+        inputs: "input 0" -> statistics of what the module or op had read.
+        tensor: name of the parameter, buffer, check or input the value sits in.
+        reader: who read the value first; last_clean: where the same memory was last seen without it.
+        chain: names from the origin to where the value escaped. evidence: short factual sentences.
+        cause: one of the closed vocabulary, or "unknown". remedy: the next command or call.
+        seq: order of the records; time: seconds since the epoch.
+    """
+
+    severity: str
+    kind: str
+    phase: str
+    step: int
+    role: str = "origin"
+    module: str | None = None
+    module_type: str | None = None
+    op: str | None = None
+    output_index: int | None = None
+    source: str | None = None
+    batch: int | None = None
+    rank: int = 0
+    device: str | None = None
+    dtype: str | None = None
+    shape: tuple[int, ...] | None = None
+    stats: TensorStats | None = None
+    inputs: Mapping[str, TensorStats] = field(default_factory=dict)
+    tensor: str | None = None
+    reader: str | None = None
+    last_clean: str | None = None
+    chain: tuple[str, ...] = ()
+    evidence: tuple[str, ...] = ()
+    first_bad_index: int | None = None
+    cause: str = "unknown"
+    remedy: str | None = None
+    seq: int = 0
+    time: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, known in _VOCABULARY.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"Event({name}={getattr(self, name)!r}): use one of {', '.join(map(repr, known))}")
+
+    @property
+    def nonfinite(self) -> bool:
+        """Whether it is about a NaN or Inf, not about health."""
+        return self.kind in NONFINITE_KINDS
+
+    @property
+    def key(self) -> tuple[str | None, ...]:
+        """What makes two events "the same site": warnings and log lines are rationed by it."""
+        return ("" if self.nonfinite else self.kind, self.severity, self.phase, self.module, self.op, self.tensor)
+
+    @property
+    def place(self) -> str:
+        """How a person would call it: ``blocks.2.attn (Attention)``, ``fc.weight at the optimizer's step``."""
+        if self.phase == "optimizer" and self.tensor is not None:
+            return f"{self.tensor} at the optimizer's step"
+        name = self.module if self.module else self.module_type or "the root module"
+        if self.module is None:
+            name = {"optimizer": "the optimizer's step", "backward": "the loss code"}.get(
+                self.phase, "code outside every module"
+            )
+        elif self.module and self.module_type:
+            name = f"{name} ({self.module_type})"
+        return f"{self.tensor} read by {name}" if self.role == "external" and self.tensor else name
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able; NaN and Inf become strings, since JSON has none."""
+        return {f.name: encode(getattr(self, f.name)) for f in fields(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Event:
+        """The inverse of `to_dict`. Fields it does not know (a newer writer's) are left out."""
+        known = {f.name for f in fields(cls)}
+        values = {name: value for name, value in data.items() if name in known}
+        for name in ("shape", "chain", "evidence"):
+            if values.get(name) is not None:
+                values[name] = tuple(values[name])
+        if values.get("stats") is not None:
+            values["stats"] = _stats(values["stats"])
+        values["inputs"] = {name: _stats(stats) for name, stats in (values.get("inputs") or {}).items()}
+        values["time"] = number(values.get("time", 0.0))
+        return cls(**values)
+
+    def __str__(self) -> str:
+        where = f"step {self.step}" if self.rank == 0 else f"step {self.step}, rank {self.rank}"
+        text = f"{self.severity}: {self.kind} ({self.role}) in {self.phase}, {where}: {self.place}"
+        if self.op is not None:
+            text += f", {self.op}"
+        if self.nonfinite and self.stats is not None:
+            text += f", {self.stats.nonfinite} of {self.stats.numel} elements"
+        elif self.evidence:
+            text += f", {self.evidence[0]}"
+        return text
+
+
+def _stats(data: Mapping[str, Any]) -> TensorStats:
+    floats = {"min", "max", "mean", "std", "norm", "absmax"}
+    values: dict[str, Any] = {}
+    for f in fields(TensorStats):
+        values[f.name] = number(data[f.name]) if f.name in floats else data[f.name]
+    return TensorStats(**values)

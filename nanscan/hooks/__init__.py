@@ -1,0 +1,1 @@
+"""The write side: what is observed, and where. Hooks decide that a tensor is scanned; they do not judge it."""

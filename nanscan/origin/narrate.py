@@ -1,0 +1,138 @@
+"""From a judged birth to the Event a user reads: statistics, chain, evidence in numbers, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from nanscan.events.event import Event
+from nanscan.origin.births import DATA_CAUSE, MEMORY_CAUSE, Birth
+from nanscan.origin.facts import StepFacts
+from nanscan.record import DType, TensorStats, stats_from_record
+from nanscan.sites import SiteTable
+
+MAX_CHAIN = 8
+MAX_INPUTS = 8
+NEAR_OVERFLOW = 0.1  # of the dtype's largest number
+
+ShapeOf = Callable[[int], tuple[int, ...]]
+
+
+class Narrator:
+    """Builds events; knows names and shapes, judges nothing."""
+
+    def __init__(self, sites: SiteTable, shape_of: ShapeOf, rank: int, clock: Callable[[], float]) -> None:
+        self._sites = sites
+        self._shape_of = shape_of
+        self._rank = rank
+        self._clock = clock
+
+    def event(self, facts: StepFacts, birth: Birth, severity: str, role: str | None = None) -> Event:
+        rec = birth.fact.rec
+        stats = stats_from_record(rec)
+        role = role or birth.role
+        inputs = {
+            f"input {i}": stats_from_record(birth.inputs[i].rec)
+            for i in sorted(birth.inputs)[:MAX_INPUTS]
+            if birth.inputs[i] is not birth.fact
+        }
+        chain, n_later = self._chain(facts, birth) if birth.phase in ("forward", "data") else ((), 0)
+        evidence = [_held(birth, stats), *birth.notes, *_about_inputs(birth, inputs), *_near_overflow(stats, inputs)]
+        if n_later:
+            evidence.append(f"{n_later} later module outputs are bad in the same step")
+        shape = int(rec["shape"])
+        device = int(rec["device"])
+        return Event(
+            severity=severity,
+            kind=stats.kind if stats.kind != "none" else "nan",
+            role=role,
+            phase=birth.phase,
+            module=birth.module,
+            module_type=birth.module_type,
+            output_index=birth.output_index,
+            step=int(rec["step"]),
+            batch=facts.batch_at(birth.seq),
+            rank=self._rank,
+            device="cpu" if device < 0 else f"cuda:{device}",
+            dtype=stats.dtype,
+            shape=tuple(self._shape_of(shape)) if shape else None,
+            stats=stats,
+            inputs=inputs,
+            tensor=birth.tensor,
+            reader=birth.reader,
+            last_clean=birth.last_clean,
+            chain=chain,
+            evidence=tuple(evidence),
+            first_bad_index=stats.first_bad_index,
+            cause=birth.cause,
+            remedy=_remedy(birth, facts),
+            seq=birth.seq,
+            time=self._clock(),
+        )
+
+    def _chain(self, facts: StepFacts, birth: Birth) -> tuple[tuple[str, ...], int]:
+        """Labels from the origin to the outermost output it reached, and how many bad outputs came after it."""
+        if birth.start is None:
+            return (), 0
+        path, top = facts.climb(birth.start)
+        end = path[-1] if top is None else top
+        later = [call for call in facts.calls.values() if birth.start.seq < call.seq <= end.seq]
+        first = birth.tensor if birth.role == "external" and birth.tensor else self._sites[birth.start.site].label
+        if birth.role == "external":
+            later = [birth.start, *later]
+        labels = list(dict.fromkeys([first, *(self._sites[call.site].label for call in later)]))
+        if len(labels) > MAX_CHAIN:
+            labels = [*labels[: MAX_CHAIN - 1], labels[-1]]
+        return tuple(labels), len(later)
+
+
+def _held(birth: Birth, stats: TensorStats) -> str:
+    what = {
+        "external": birth.tensor or "the tensor",
+        "origin": birth.tensor or ("the gradient" if birth.phase == "backward" else None),
+    }.get(birth.role)
+    if what is None:
+        what = "the tensor" if birth.output_index is None else f"output[{birth.output_index}]"
+    counts = [(stats.nan, "NaN"), (stats.posinf, "+Inf"), (stats.neginf, "-Inf")]
+    return f"{what} holds {', '.join(f'{n} {name}' for n, name in counts if n)} among {stats.numel} elements"
+
+
+def _about_inputs(birth: Birth, inputs: dict[str, TensorStats]) -> list[str]:
+    if birth.role != "origin" or not inputs:
+        return []
+    bad = [f"{name} holds {stats.nonfinite} non-finite values" for name, stats in inputs.items() if stats.nonfinite]
+    if bad:
+        return bad
+    largest = max((stats.absmax for stats in inputs.values() if stats.absmax == stats.absmax), default=None)
+    if largest is None or largest == float("inf"):
+        return []
+    return [f"its inputs were finite, max|x| {largest:.3g}"]
+
+
+def _near_overflow(stats: TensorStats, inputs: dict[str, TensorStats]) -> list[str]:
+    if not (stats.posinf or stats.neginf):
+        return []
+    found = []
+    for name, some in (("the finite rest", stats), *inputs.items()):
+        share = some.absmax / DType.from_torch_name(some.dtype).max_finite
+        if NEAR_OVERFLOW <= share <= 1:
+            found.append(f"max|x| of {name} is {some.absmax:.3g}, {share:.2g} of the largest {some.dtype}")
+    return found
+
+
+def _remedy(birth: Birth, facts: StepFacts) -> str:
+    if birth.cause == DATA_CAUSE:
+        batch: Any = facts.batch_at(birth.seq)
+        return f"look at {birth.tensor} of batch {batch}: drop or repair its non-finite entries before the model"
+    if birth.cause == MEMORY_CAUSE:
+        return f"find what writes into {birth.tensor} without PyTorch (data_ptr, numpy, ctypes, .data)"
+    if birth.params:
+        return (
+            f"print({birth.tensor}) after loading and after initialisation: nothing watched has written the bad value"
+        )
+    if birth.phase == "optimizer":
+        return f"check lr, eps and the optimizer's state for {birth.tensor}"
+    if birth.phase == "backward" and birth.module is None:
+        return "put nanscan.check(tensor, 'name') on the values between the model's output and the loss"
+    inside = birth.module_type if not birth.module else birth.module
+    return f"put nanscan.check(tensor, 'name') inside {inside or 'the code around it'} to find the line"

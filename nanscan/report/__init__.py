@@ -1,0 +1,23 @@
+"""Reports in two steps: decide what to say (plain data), then draw it (terminal lines, JSON)."""
+
+from __future__ import annotations
+
+from nanscan.report.culprit import decide_culprit, first_culprit_lines
+from nanscan.report.draw import Block, draw
+from nanscan.report.healthy import Watched, healthy_lines
+from nanscan.report.run import Report, report_lines, to_json
+from nanscan.report.warning import decide_warning, warning_lines
+
+__all__ = [
+    "Block",
+    "Report",
+    "Watched",
+    "decide_culprit",
+    "decide_warning",
+    "draw",
+    "first_culprit_lines",
+    "healthy_lines",
+    "report_lines",
+    "to_json",
+    "warning_lines",
+]

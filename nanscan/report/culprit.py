@@ -1,0 +1,170 @@
+"""The block that names the first culprit: where, value, why, before, after, next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nanscan.events.aftermath import Aftermath
+from nanscan.events.event import Event
+from nanscan.record import TensorStats
+from nanscan.report.draw import Block, draw
+from nanscan.report.numbers import coordinates, count, dtype_name, magnitude, plural, share, trend
+
+MAX_BEFORE = 5  # steps of history shown
+DEFAULT_NEXT = "print(scanner.first) shows every field of the event"
+
+
+def first_culprit_lines(
+    event: Event,
+    *,
+    history: Sequence[float] | None = None,
+    after: Aftermath | None = None,
+    world_size: int = 1,
+    next_step: str | None = None,
+) -> list[str]:
+    """Terminal lines for the first error.
+
+    Args:
+        history: max|x| at that site in the last steps, oldest first. after: what followed.
+        next_step: the next command or call; by default the event's remedy.
+    """
+    return draw(decide_culprit(event, history=history, after=after, world_size=world_size, next_step=next_step))
+
+
+def decide_culprit(
+    event: Event,
+    *,
+    history: Sequence[float] | None = None,
+    after: Aftermath | None = None,
+    world_size: int = 1,
+    next_step: str | None = None,
+) -> Block:
+    """The same as plain data."""
+    return Block(
+        title(event, world_size),
+        (
+            ("where", _where(event)),
+            ("source", event.source or ""),
+            ("value", _value(event)),
+            ("inputs", _inputs(event)),
+            ("why", _why(event)),
+            ("clean", _clean(event)),
+            ("before", _before(history)),
+            ("after", _after(event, after)),
+            ("chain", _chain(event)),
+            ("next", next_step or event.remedy or DEFAULT_NEXT),
+        ),
+    )
+
+
+def title(event: Event, world_size: int = 1) -> str:
+    rank = f"  rank {event.rank}/{world_size}" if world_size > 1 else ""
+    batch = f"  batch {event.batch}" if event.batch is not None and event.batch != event.step else ""
+    what = "FIRST NON-FINITE" if event.severity == "error" else f"NON-FINITE ({event.severity})"
+    return f"nanscan: {what}  step {event.step}{batch}{rank}  {event.phase}"
+
+
+def _where(event: Event) -> str:
+    if event.phase == "optimizer":
+        place = event.tensor or "the parameters"
+    elif event.module is not None:
+        place = f"{event.module or '(root)'}  {event.module_type or ''}".rstrip()
+    else:
+        place = "after the model, in the loss code" if event.phase == "backward" else "outside every module"
+    parts = [place]
+    if event.tensor is not None and event.phase != "optimizer":
+        parts.append(event.tensor)
+    if event.op is not None:
+        parts.append(event.op)
+    if event.output_index is not None:
+        parts.append(f"output[{event.output_index}]")
+    if event.stats is not None:
+        shape = "" if event.shape is None else f" ({', '.join(map(str, event.shape))})"
+        parts.append(f"{dtype_name(event.stats.dtype)}{shape}")
+    return "  ".join(parts)
+
+
+def _value(event: Event) -> str:
+    stats = event.stats
+    if stats is None:
+        return ""
+    kinds = [(stats.nan, "NaN"), (stats.posinf, "+Inf"), (stats.neginf, "-Inf")]
+    text = ", ".join(f"{count(n)} {name}" for n, name in kinds if n)
+    text += f" of {count(stats.numel)}{share(stats.nonfinite, stats.numel)}"
+    index = event.first_bad_index
+    if index is not None:
+        place = coordinates(index, event.shape) if event.shape else (index,)
+        text += f", first at [{', '.join(map(str, place))}]"
+    if stats.finite and stats.absmax < float("inf"):
+        text += f"; the rest max|x| {magnitude(stats.absmax)}"
+    return text
+
+
+def _inputs(event: Event) -> str:
+    if not event.inputs:
+        return ""
+    if all(not stats.nonfinite for stats in event.inputs.values()):
+        largest = max((s.absmax for s in event.inputs.values() if s.absmax < float("inf")), default=None)
+        return "all finite" + ("" if largest is None else f", max|x| {magnitude(largest)}")
+    return "; ".join(f"{name} {_state(stats)}" for name, stats in event.inputs.items())
+
+
+def _state(stats: TensorStats) -> str:
+    if not stats.nonfinite:
+        return "finite"
+    kinds = [(stats.nan, "NaN"), (stats.posinf, "+Inf"), (stats.neginf, "-Inf")]
+    return "holds " + ", ".join(f"{count(n)} {name}" for n, name in kinds if n)
+
+
+# Evidence that the rows "inputs" and "after" give already.
+_SAID_ELSEWHERE = (
+    "its inputs were finite",
+    "non-finite values",
+    "later module outputs",
+    "parameter gradients after it",
+)
+
+
+def _why(event: Event) -> str:
+    """A cause only where the facts are certain; otherwise the facts themselves, after the bare counts `value` shows."""
+    facts = event.evidence[1:] if event.stats is not None else event.evidence
+    said = [text for text in facts if not any(mark in text for mark in _SAID_ELSEWHERE)]
+    if event.cause != "unknown":
+        said.insert(0, event.cause)
+    return "; ".join(said[:3])
+
+
+def _clean(event: Event) -> str:
+    return "" if event.last_clean is None else f"the same memory was last seen clean at {event.last_clean}"
+
+
+def _before(history: Sequence[float] | None) -> str:
+    if not history:
+        return ""
+    last = list(history)[-MAX_BEFORE:]
+    note = trend(last)
+    text = f"max|x| last {plural(len(last), 'step')}: {' '.join(map(magnitude, last))}"
+    return f"{text}  ({note})" if note else text
+
+
+def _after(event: Event, after: Aftermath | None) -> str:
+    if after is None:
+        return ""
+    parts = []
+    if after.outputs:
+        parts.append(plural(after.outputs, "later module output"))
+    if after.gradients:
+        total = f"/{after.n_gradients}" if after.n_gradients else ""
+        parts.append(f"{after.gradients}{total} parameter gradients")
+    text = f"{' and '.join(parts)} bad in the same step" if parts else ""
+    if after.parameters and not (event.phase == "optimizer" and after.parameters == 1):
+        text += f"{'; ' if text else ''}{plural(after.parameters, 'parameter')} left bad"
+    if after.skipped:
+        text += f"{'; ' if text else ''}the step was skipped"
+    if after.later_steps:
+        text += f"{'; ' if text else ''}{plural(after.later_steps, 'later step')} bad because of it, not shown"
+    return text
+
+
+def _chain(event: Event) -> str:
+    return " > ".join(event.chain) if len(event.chain) > 1 else ""

@@ -1,0 +1,79 @@
+"""From the health detectors' findings to events, and from the history to a report's "before" line."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nanscan.events.event import Event
+from nanscan.health import GrowthFinding, GrowthWatch
+from nanscan.sites import Site, SiteKind, SiteTable
+
+
+class HealthWatch:
+    """Feeds the growth detector and words what it finds.
+
+    Args:
+        sites: the scanner's site table.
+        rank: put into events.
+        growth: settings of GrowthWatch (threshold, warmup, ...); None: its defaults.
+    """
+
+    def __init__(self, sites: SiteTable, rank: int, growth: Mapping[str, Any] | None = None) -> None:
+        self._sites = sites
+        self._rank = rank
+        try:
+            self._growth = GrowthWatch(sites, **(growth or {}))
+        except TypeError as err:
+            raise TypeError(
+                f"growth={dict(growth or {})!r}: {err}; see nanscan.health.GrowthWatch for the settings"
+            ) from None
+        self._seq = 0
+
+    def add(self, records: NDArray[np.void]) -> None:
+        """Take records of the running step."""
+        self._growth.add(records)
+        if len(records):
+            self._seq = int(records["seq"][-1])
+
+    def end_step(self, step: int) -> list[Event]:
+        """The step is over: events for what left its own history."""
+        return [self._event(finding) for finding in self._growth.end_step(step)]
+
+    def _event(self, finding: GrowthFinding) -> Event:
+        site = self._sites[finding.site]
+        return Event(
+            severity="warning",
+            kind="explosion",
+            phase=finding.phase,
+            step=finding.step,
+            module=site.module,
+            module_type=site.module_type,
+            tensor=site.tensor,
+            rank=self._rank,
+            evidence=finding.evidence,
+            remedy=finding.remedy,
+            seq=self._seq,
+            time=time.time(),
+        )
+
+    def absmax_before(self, event: Event, k: int) -> list[float] | None:
+        """max|x| of the last k steps before the event at its site, oldest first; None where there is no history."""
+        site = next((i for i in range(len(self._sites)) if _same(self._sites[i], event)), None)
+        if site is None:
+            return None
+        return [absmax for _, absmax in self._growth.history.last(site, k, before=event.step)] or None
+
+
+def _same(site: Site, event: Event) -> bool:
+    if event.tensor is not None and event.role != "external":
+        kinds = (
+            (SiteKind.PARAM_GRAD,) if event.phase == "backward" else (SiteKind.PARAM, SiteKind.BUFFER, SiteKind.CHECK)
+        )
+        return site.kind in kinds and site.tensor == event.tensor
+    kind = SiteKind.GRAD_OUTPUT if event.phase == "backward" else SiteKind.OUTPUT
+    return site.kind is kind and site.module == event.module

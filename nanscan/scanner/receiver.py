@@ -1,0 +1,129 @@
+"""What the hooks tell a scanner, and what it does about it."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING
+
+import torch
+from torch.optim import Optimizer
+
+from nanscan.hooks.core import CoreSession
+from nanscan.record import Phase
+from nanscan.scanner.clock import StepClock
+from nanscan.scanner.guard import guarded
+from nanscan.scanner.reaction import Reaction
+from nanscan.sites import NO_SITE, SiteTable
+
+if TYPE_CHECKING:
+    from nanscan.scanner.models import WatchedModels
+
+
+class HookReceiver:
+    """The half of a scanner that hooks call. Its other half (Scanner) sets it up and judges what was recorded."""
+
+    sites: SiteTable
+    _core: CoreSession
+    _clock: StepClock
+    _models: WatchedModels
+    _reaction: Reaction
+    _scaled: bool  # a GradScaler scaled a loss in this step
+    _skipped: bool  # and its verdict was to skip the update
+    _in_optimizer: int
+    _n_bad_seen: int
+    _owns: weakref.WeakKeyDictionary[Optimizer, bool]
+
+    def _process(self, point: str) -> None:
+        raise NotImplementedError
+
+    def _close_step(self, forward_begins: bool) -> None:
+        raise NotImplementedError
+
+    @guarded
+    def forward_begins(self) -> None:
+        """Before each root forward."""
+        if torch._C._current_graph_task_id() != -1:
+            return  # a recomputed forward inside a backward is no new batch
+        if self._clock.begins_new_step(torch.is_grad_enabled()):
+            self._close_step(forward_begins=True)
+
+    @guarded
+    def attend(self, news: int) -> None:
+        """An outermost forward ended after something bad was recorded, or the ring fills up."""
+        self._process("forward")
+        self._reaction.safe_point(boundary=False)
+
+    @guarded
+    def backward_ended(self) -> None:
+        """At the end of a backward in which something bad was recorded."""
+        self._process("backward")
+        self._reaction.safe_point(boundary=False)
+
+    @guarded
+    def before_optimizer(self, optimizer: Optimizer) -> None:
+        """Before an optimizer's step: gradients that changed since backward (clipping, unscaling) are seen again."""
+        if not self._is_ours(optimizer):
+            return
+        self._in_optimizer += 1
+        self._core.scan_grads(int(Phase.OPTIMIZER))
+        if self._has_news():
+            self._process("backward")
+            self._reaction.safe_point(boundary=False)
+
+    @guarded
+    def after_optimizer(self, optimizer: Optimizer) -> None:
+        """After it: parameters and floating buffers in one pass."""
+        if not self._is_ours(optimizer):
+            return
+        self._in_optimizer = max(0, self._in_optimizer - 1)
+        self._core.scan_values(int(Phase.OPTIMIZER))
+        self._clock.mark_over()
+        self._core.reset_stack()
+        if not self._scaled:  # a GradScaler's own verdict comes right after
+            self._process("optimizer")
+            self._reaction.safe_point(boundary=False)
+
+    @guarded
+    def loss_scaled(self) -> None:
+        self._scaled = True
+
+    @guarded
+    def scaler_stepped(self, optimizer: Optimizer, skipped: bool) -> None:
+        if self._is_ours(optimizer):
+            self._scaled = True
+            self._skipped |= skipped
+            self._process("optimizer")
+            self._reaction.safe_point(boundary=False)
+
+    @guarded
+    def scaler_updated(self) -> None:
+        if self._scaled:
+            self._clock.mark_over()
+
+    @guarded
+    def check(self, tensor: torch.Tensor, name: str) -> None:
+        """nanscan.check() arrives here."""
+        site = self._core.current_site()
+        where = None if site == NO_SITE else self.sites[site]
+        here = self.sites.add_check(name, where.module if where else None, where.module_type if where else None)
+        self._core.scan_at(tensor, here, int(self._phase_now(where is not None)))
+        if self._has_news():
+            self._process("forward")
+            self._reaction.safe_point(boundary=False)
+
+    def _phase_now(self, in_module: bool) -> Phase:
+        if torch._C._current_graph_task_id() != -1:
+            return Phase.BACKWARD
+        if self._in_optimizer:
+            return Phase.OPTIMIZER
+        if in_module or self._clock.forwards > 0 or not self._models.any:
+            return Phase.FORWARD
+        return Phase.DATA
+
+    def _has_news(self) -> bool:
+        return self._core.n_bad != self._n_bad_seen
+
+    def _is_ours(self, optimizer: Optimizer) -> bool:
+        if optimizer not in self._owns:
+            self._owns[optimizer] = self._models.owns(optimizer)
+        return self._owns[optimizer]

@@ -1,0 +1,283 @@
+"""Scanner: what enable() returns. Owns the write side (core session, hooks) and the read side (origin, events, log)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from torch import nn
+from torch.optim import Optimizer
+
+from nanscan import config
+from nanscan.buffer import drain
+from nanscan.errors import NanscanError
+from nanscan.events.allow import AllowList
+from nanscan.events.event import Event
+from nanscan.events.log import EventLog
+from nanscan.hooks.core import CoreSession
+from nanscan.origin import ModuleOrigin
+from nanscan.record import Flag, Phase
+from nanscan.scanner.clock import StepClock, scans_at
+from nanscan.scanner.guard import UserCallbackError, guarded
+from nanscan.scanner.health import HealthWatch
+from nanscan.scanner.models import WatchedModels
+from nanscan.scanner.reaction import Reaction
+from nanscan.scanner.receiver import HookReceiver
+from nanscan.scanner.store import EventStore
+from nanscan.scanner.summary import coverage_of, report_of, stats_of
+from nanscan.sites import SiteTable
+
+log = logging.getLogger("nanscan")
+
+# The records that the origin analysis reads once something is bad. Healthy outputs and gradients are history only.
+_FLAGGED = int(Flag.BAD | Flag.INPUT | Flag.PARAM | Flag.LINK | Flag.ENTER | Flag.CHANGED)
+
+
+class Scanner(HookReceiver):
+    """Watches one program. Made by nanscan.enable(); also a context manager that closes it.
+
+    Attributes `events`, `first`, `stats` and `coverage` are read-only snapshots; `report()` is for people.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | None,
+        options: config.Options,
+        core: CoreSession,
+        allowed: AllowList,
+        settings: config.Settings,
+        growth: Mapping[str, Any] | None = None,
+        on_close: Callable[[Scanner], None] = lambda scanner: None,
+    ) -> None:
+        self.options = options
+        self.sites = SiteTable()
+        self._core = core
+        self._settings = settings
+        self._allowed = allowed
+        self._on_close = on_close
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._closed = False
+        self._failure: str | None = None
+        self._clock = StepClock(manual=options.clock == "manual")
+        self._origin = ModuleOrigin(self.sites, core.shape, settings.rank, allow=allowed)
+        self._health = HealthWatch(self.sites, settings.rank, growth)
+        self._store = EventStore(options.max_events)
+        self._reaction = Reaction(self._guard_callback(options.on_anomaly), self._describe)
+        self._unfed: list[np.ndarray] = []  # flagged records of a step in which nothing is bad so far
+        self._fed = False  # something was, in this step
+        self._scaled = False  # a GradScaler scaled a loss in this step
+        self._skipped = False  # and its verdict was to skip the update
+        self._in_optimizer = 0
+        self._n_bad_seen = 0
+        self._owns: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
+        self._log = self._open_log(model)
+        core.active = self._active_at(0)
+        self._models = WatchedModels(self, model)
+        if options.on_anomaly == "raise" or callable(options.on_anomaly):
+            reference = weakref.ref(self)  # the core must not keep the scanner alive
+
+            def backward_ended() -> None:
+                scanner = reference()
+                if scanner is not None:
+                    scanner.backward_ended()
+
+            core.set_backward_end(backward_ended)
+        core.scan_values(int(Phase.DATA))  # parameters that are bad before anything ran
+
+    # ---- what a user reads
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called, here or by nanscan.disable()."""
+        return self._closed
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What was found so far, in order; at most `max_events` of each severity."""
+        self.poll()
+        return self._store.events
+
+    @property
+    def first(self) -> Event | None:
+        """The first culprit: the earliest error, else the earliest warning, else None."""
+        self.poll()
+        return self._store.first
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """Counters: steps, batches, records, scans, dropped records, events by severity, allowed, loss-scale skips."""
+        return stats_of(self)
+
+    @property
+    def coverage(self) -> dict[str, Any]:
+        """What is observed and what is not: modules, skipped modules, parameters, tensors that could not be scanned."""
+        return coverage_of(self)
+
+    def report(self) -> str:
+        """The first culprit as a block of text, or two lines when nothing is wrong."""
+        self.flush()
+        return report_of(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(self.report())
+
+    # ---- what a user calls
+
+    def poll(self) -> None:
+        """Look at what has been recorded so far. Never blocks, never raises for an anomaly."""
+        if not self._closed:
+            self._quietly_process()
+
+    def flush(self) -> None:
+        """Look at everything recorded so far. (On the CPU there is nothing to wait for.)"""
+        self.poll()
+
+    def step(self) -> None:
+        """The training step is over. Needed with clock="manual"; with "auto" it ends a step that no optimizer ended."""
+        self._require_open("step()")
+        self._end_step(False)
+
+    def close(self) -> None:
+        """Take every hook off and finish the log. The events stay readable. A second close() is an error."""
+        if self._failure is None:  # after a fault of ours it is closed already, and the caller is not to blame
+            self._require_open("close()")
+            self._finish()
+
+    def __enter__(self) -> Scanner:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if not self._closed:
+            self._finish()
+
+    # ---- inside
+
+    @guarded
+    def _quietly_process(self) -> None:
+        self._process("optimizer" if self._clock.update_done else "backward")
+
+    def _process(self, point: str) -> None:
+        """Drain, and let the origin analysis tell what can be told at this point."""
+        self._n_bad_seen = self._core.n_bad
+        records = drain(self._core)
+        if len(records):
+            self._health.add(records)
+            flagged = records[(records["flags"] & _FLAGGED) != 0]
+            if len(flagged):
+                self._unfed.append(flagged)
+            bad = self._fed or bool((flagged["flags"] & int(Flag.BAD)).any())
+            if bad or (point == "boundary" and self._origin.wants_healthy_steps):
+                self._feed()
+        elif point == "boundary" and self._unfed and self._origin.wants_healthy_steps:
+            self._feed()
+        if self._fed or point in ("optimizer", "boundary"):
+            for event in self._origin.decide(point, scaler=self._scaled, skipped=self._skipped):
+                self._emit(event)
+
+    def _feed(self) -> None:
+        for records in self._unfed:
+            self._origin.feed(records)
+        self._unfed.clear()
+        self._fed = True
+
+    @guarded
+    def _end_step(self, forward_begins: bool) -> None:
+        self._close_step(forward_begins)
+
+    def _close_step(self, forward_begins: bool) -> None:
+        self._core.scan_grads(int(Phase.BACKWARD))
+        self._process("boundary")
+        for event in self._health.end_step(self._clock.step):
+            self._emit(event)
+        self._unfed.clear()
+        self._fed = self._scaled = self._skipped = False
+        step = self._clock.end(forward_begins)
+        self._core.step = step
+        self._core.active = self._active_at(step)
+        self._core.reset_stack()
+        self._reaction.safe_point(boundary=True)
+
+    def _active_at(self, step: int) -> bool:
+        try:
+            return scans_at(step, self.options.every, self.options.schedule)
+        except Exception as err:
+            raise UserCallbackError(err) from err
+
+    def _emit(self, event: Event) -> None:
+        if not event.nonfinite and self._allowed.permits_event(event):
+            return  # the origin analysis asks the allow list itself, before an allowed value can hide a later one
+        self._store.add(event)
+        if self._log is not None:
+            self._log.event(event)
+        self._reaction.take(event)
+
+    def _guard_callback(self, policy: Any) -> Any:
+        if not callable(policy):
+            return policy
+
+        def call(event: Event) -> None:
+            try:
+                policy(event)
+            except BaseException as err:
+                raise UserCallbackError(err) from err
+
+        return call
+
+    def _describe(self, event: Event) -> str:
+        return report_of(self, event)
+
+    def _open_log(self, model: nn.Module | None) -> EventLog | None:
+        if self.options.dir is None:
+            return None
+        distributed = self._settings.world_size > 1 or "RANK" in os.environ
+        return EventLog(
+            self.options.dir,
+            self._settings.rank if distributed else None,
+            self._settings.restart if distributed else None,
+        )
+
+    def write_start(self, facts: dict[str, Any]) -> None:
+        """First line of the log: the world of this run."""
+        if self._log is not None:
+            self._log.write("start", facts)
+
+    def _require_open(self, call: str) -> None:
+        if self._closed:
+            raise NanscanError(f"{call} on a scanner that is already closed; call nanscan.enable(model) for a new one")
+
+    def _finish(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            if self._failure is None and os.getpid() == self._pid:
+                self._quietly_close_step()
+            self._closed = True
+            self._models.remove()
+            self._core.close()
+            if self._log is not None:
+                self._log.write("end", {**stats_of(self), "after": self._origin.aftermath, "time": time.time()})
+                self._log.close()
+        self._on_close(self)
+
+    @guarded
+    def _quietly_close_step(self) -> None:
+        """The last step's verdict, without raising for it: a program that ends has nothing left to stop."""
+        self._core.scan_grads(int(Phase.BACKWARD))
+        self._process("boundary")
+        for event in self._health.end_step(self._clock.step):
+            self._emit(event)
+
+    def _fail(self, fault: Exception) -> None:
+        self._failure = f"{type(fault).__name__}: {fault}"
+        log.exception("nanscan: internal fault; this scanner is off, the program goes on")
+        self._closed = True
+        self._models.remove()
+        self._core.close()
+        self._on_close(self)

@@ -1,0 +1,93 @@
+"""The build: package folders, and the compiled core where torch is at hand. Everything else is in pyproject.toml.
+
+torch is deliberately not a build requirement: pip's isolated build would fetch gigabytes of a torch that may not be the
+one the core has to fit. Without torch here the core is left out, and compiled at first use instead.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+import warnings
+from pathlib import Path
+from types import ModuleType
+
+from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).absolute().parent
+LATER = "compiled at first use instead (needs a C++ compiler and ninja), else nanscan runs on plain PyTorch"
+
+
+def load_recipes() -> ModuleType:
+    """nanscan/_build.py by its path: importing the package here would want its dependencies."""
+    spec = importlib.util.spec_from_file_location("nanscan_build", ROOT / "nanscan" / "_build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def import_torch() -> ModuleType | None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns when numpy is not installed yet
+        try:
+            import torch
+        except ImportError:
+            return None
+    return torch
+
+
+class BuildCore(build_ext):
+    """Hands the one extension to the shared recipe; objects stay under build/, so a second build is incremental."""
+
+    def build_extension(self, ext: Extension) -> None:
+        try:
+            recipe = recipes.recipe(torch, os.environ)
+            folder = ROOT / "build" / f"core-{sys.implementation.cache_tag}-torch-{recipe.torch_version}"
+            core = recipes.compile_core(recipe, folder, os.environ)
+        except recipes.BuildError as err:
+            sys.stderr.write(err.output)
+            if require:
+                raise SystemExit(f"nanscan: NANSCAN_REQUIRE_NATIVE=1, but the core did not build: {err}") from None
+            print(f"nanscan: the core did not build ({err}); {LATER}", file=sys.stderr)
+            self.extensions = []  # nothing to copy or to list
+            return
+        target = Path(self.get_ext_fullpath(ext.name))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fresh = target.with_name(target.name + ".new")
+        shutil.copy2(core, fresh)
+        fresh.replace(target)  # a running program keeps the file it has mapped
+
+
+recipes = load_recipes()
+mode, require = recipes.read_build_env(os.environ)
+torch = None if mode == "none" else import_torch()
+if torch is None:
+    reason = "NANSCAN_BUILD=none" if mode == "none" else "torch is not importable in the build environment"
+    if require:
+        raise SystemExit(f"nanscan: NANSCAN_REQUIRE_NATIVE=1, but the core cannot be built: {reason}")
+    print(f"nanscan: the core is not built now ({reason}); {LATER}", file=sys.stderr)
+
+package_dir = {"nanscan": "nanscan", "nanscan._csrc": "csrc", "nanscan._examples": "examples"}
+packages = [*find_packages(include=["nanscan", "nanscan.*"]), "nanscan._csrc", "nanscan._examples"]
+if (ROOT / "triton_kernels").is_dir():
+    # Only under our own name: the bare one belongs to a package of the Triton repository.
+    package_dir["nanscan.triton_kernels"] = "triton_kernels"
+    packages.append("nanscan.triton_kernels")
+
+setup(
+    packages=packages,
+    package_dir=package_dir,
+    package_data={
+        "nanscan": ["py.typed", "*.pyi"],
+        "nanscan._csrc": ["**/*.h", "**/*.cpp"],
+        "nanscan._examples": ["**/*.py"],
+    },
+    ext_modules=[Extension("nanscan._C", sources=[])] if torch is not None else [],
+    cmdclass={"build_ext": BuildCore},
+)

@@ -1,0 +1,162 @@
+"""However long the run: memory, log and time per step stay bounded. Marked slow; each line says what it takes."""
+
+from __future__ import annotations
+
+import gc
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import nanscan
+
+pytestmark = pytest.mark.slow
+
+MIB = 1 << 20
+
+
+def resident():
+    """Bytes of memory that the process holds now."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+@pytest.fixture(autouse=True)
+def needs_proc():
+    if not Path("/proc/self/statm").exists():
+        pytest.skip("resident memory is read from /proc")
+
+
+class Tiny(nn.Module):
+    """Two layers, so that there is something between the data and the root's output."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(2, 2), nn.Linear(2, 1)
+
+    def forward(self, x):
+        return self.b(self.a(x))
+
+
+def growth_over(steps, warm_up, one_step):
+    """How much the resident memory grows after the warm-up."""
+    for i in range(warm_up):
+        one_step(i)
+    before = resident()
+    for i in range(warm_up, steps):
+        one_step(i)
+    return resident() - before
+
+
+ANOMALIES = ["bad data", "bad gradient", "bad forward"]
+
+
+@pytest.mark.parametrize("kind", ANOMALIES)
+def test_100_000_steps_with_an_anomaly_on_each(kind, tmp_path, record_property):
+    # takes 40 to 90 s each on one busy core
+    torch.manual_seed(0)
+    model = Tiny()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scanner = nanscan.enable(model, on_anomaly="record", dir=tmp_path)
+    good, bad = torch.ones(2, 2), torch.tensor([[1.0, float("nan")], [1.0, 1.0]])
+    sign = torch.tensor(-1.0)
+
+    def step(i):
+        optimizer.zero_grad()
+        out = model(bad if kind == "bad data" else good)
+        if kind == "bad gradient":
+            loss = (out * 0 + sign).sqrt().sum()
+        elif kind == "bad forward":
+            loss = out.sum()
+            nanscan.check(loss.detach() * float("nan"), "loss")
+        else:
+            loss = out.sum()
+        loss.backward()
+        for p in model.parameters():
+            p.grad.nan_to_num_(0.0, 0.0, 0.0)
+        optimizer.step()
+
+    began = time.perf_counter()
+    grown = growth_over(100_000, 5_000, step)
+    record_property("microseconds per step", round((time.perf_counter() - began) * 10))
+    scanner.close()
+    assert scanner.coverage["failure"] is None
+    assert scanner.stats["errors"] == 100_000
+    assert scanner.stats["dropped"] == 0
+    assert len(scanner.events) <= 1000
+    assert grown < 20 * MIB, f"{grown / MIB:.1f} MiB"
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < MIB
+
+
+def test_poisoned_parameters_for_20_000_steps(tmp_path):
+    # GIVEN a NaN that the first update wrote into every parameter, and nobody who looks
+    model = Tiny()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scanner = nanscan.enable(model, on_anomaly="record", dir=tmp_path)
+
+    def step(i):
+        optimizer.zero_grad()
+        model(torch.full((2, 2), float("nan") if i == 0 else 1.0)).sum().backward()
+        optimizer.step()
+
+    grown = growth_over(20_000, 2_000, step)
+    assert scanner.stats["errors"] == 1
+    assert scanner.stats["repeats"] >= 19_000
+    assert grown < 20 * MIB, f"{grown / MIB:.1f} MiB"
+
+
+STEPLESS = ["no_grad, clock=manual", "grad enabled, no backward", "backward, no optimizer"]
+
+
+@pytest.mark.parametrize("kind", STEPLESS)
+def test_100_000_forwards_of_a_step_that_never_ends(kind):
+    # GIVEN a server, or an update by hand: healthy, and no step is ever over
+    model = Tiny()
+    scanner = nanscan.enable(model, on_anomaly="record", clock="manual" if "manual" in kind else "auto")
+    x = torch.ones(2, 2)
+
+    def step(i):
+        if "no_grad" in kind:
+            with torch.no_grad():
+                model(x)
+        else:
+            loss = model(x).sum()
+            if "backward," in kind:
+                loss.backward()
+
+    grown = growth_over(100_000, 20_000, step)
+    assert scanner.stats["dropped"] == 0
+    assert scanner.coverage["failure"] is None
+    assert grown < 20 * MIB, f"{grown / MIB:.1f} MiB"
+
+
+def test_bad_forwards_of_a_step_that_never_ends():
+    # GIVEN a server that is sent bad data for ever, with clock="manual" and no step()
+    model = Tiny()
+    scanner = nanscan.enable(model, on_anomaly="record", clock="manual")
+    bad = torch.full((2, 2), float("nan"))
+    times = []
+
+    def step(i):
+        began = time.perf_counter()
+        with torch.no_grad():
+            model(bad)
+        times.append(time.perf_counter() - began)
+
+    grown = growth_over(20_000, 2_000, step)
+    assert scanner.stats["dropped"] == 0
+    assert grown < 20 * MIB, f"{grown / MIB:.1f} MiB"
+    early, late = sorted(times[1000:2000])[500], sorted(times[-1000:])[500]
+    assert late < 5 * early, f"a call takes {1e6 * early:.0f} us at first and {1e6 * late:.0f} us in the end"
+
+
+def test_many_short_lived_scanners():
+    model = Tiny()
+
+    def step(i):
+        with nanscan.enable(model, on_anomaly="record"):
+            model(torch.ones(2, 2)).sum().backward()
+
+    assert growth_over(600, 100, step) < 20 * MIB
