@@ -74,6 +74,7 @@ def _held(fd: int) -> Iterator[None]:
     import fcntl  # not on Windows, where recipe() has said no before
 
     deadline = time.monotonic() + BUILD_TIMEOUT_S + 60
+    told = False
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -81,6 +82,9 @@ def _held(fd: int) -> Iterator[None]:
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise BuildError("another process has been compiling the core for too long") from None
+            if not told:
+                _say("nanscan: waiting for another process that compiles the core ...\n")
+                told = True
             time.sleep(0.2)
         except OSError:  # a file system without locks: two may compile, the rename still keeps readers safe
             break

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +14,7 @@ from nanscan.errors import NanscanError, NanscanWarning
 from nanscan.hooks import optimizer_hook, scaler_hook
 from nanscan.hooks.dynamo import run_uncompiled
 from nanscan.hooks.model_hooks import ModelHooks, is_callable_module
+from nanscan.scanner.reaction import warn_user
 from nanscan.sites import NO_SITE
 
 if TYPE_CHECKING:
@@ -33,11 +32,14 @@ def _compiled_root(model: nn.Module) -> nn.Module:
 
 
 def _already_compiled(model: nn.Module) -> bool:
-    """Has dynamo compiled something before these hooks were there? Then its code does not call them."""
+    """Has dynamo compiled this model's forward before these hooks were there? Then that code does not call them."""
     if getattr(model, "_orig_mod", None) is None and getattr(model, "_compiled_call_impl", None) is None:
         return False
-    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
-    return bool(counters and counters["frames"].get("ok", 0))
+    entries = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    # Private: without it there is no warning.
+    compiled: Any = getattr(entries, "_debug_get_cache_entry_list", lambda code: [])
+    code = getattr(type(_compiled_root(model)).forward, "__code__", None)
+    return code is not None and bool(compiled(code))
 
 
 class WatchedModels:
@@ -77,7 +79,7 @@ class WatchedModels:
                 "call torch._dynamo.reset() after enable(), or enable() before the first call"
             )
             self.notes.append(note)
-            warnings.warn(note, NanscanWarning, stacklevel=4)
+            warn_user(note, NanscanWarning)
         root = _compiled_root(model)
         for name, module in root.named_modules():
             reference = _watched.get(module)
@@ -133,6 +135,11 @@ class WatchedModels:
         if module is _compiled_root(module):
             # torch has chosen the hooks of this call already. Arguments by keyword are not known here, this one time.
             self.hooks[-1].enter_root(module, args)
+
+    def version(self) -> int:
+        """Grows whenever a parameter is written in place (not through .data, which nobody counts)."""
+        parameters = (reference() for reference in self._parameters.values())
+        return sum(p._version for p in parameters if p is not None and not p.is_inference())
 
     def owns(self, optimizer: Optimizer) -> bool:
         """Is this optimizer's step a step of ours?

@@ -33,6 +33,13 @@ def _users_frame() -> FrameType:
     return frame
 
 
+def warn_user(text: str, category: type[Warning]) -> None:
+    """Warn at the line of the user's program that is running."""
+    frame = _users_frame()
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(text, category, frame.f_code.co_filename, frame.f_lineno, registry=registry)
+
+
 class Reaction:
     """Carries out one of "warn", "raise", "record", "stop" or a callable.
 
@@ -67,14 +74,7 @@ class Reaction:
         if not is_power_of_ten(count):
             return
         again = "" if count == 1 else f" ({count} times so far at this site)"
-        frame = _users_frame()
-        warnings.warn_explicit(
-            f"{event}{again}. print(scanner.report()) shows it whole.",
-            NonFiniteWarning,
-            frame.f_code.co_filename,
-            frame.f_lineno,
-            registry=frame.f_globals.setdefault("__warningregistry__", {}),
-        )
+        warn_user(f"{event}{again}. print(scanner.report()) shows it whole.", NonFiniteWarning)
 
     def safe_point(self, boundary: bool) -> None:
         """Raise what is pending: "raise" at any safe point, "stop" at a step's boundary only."""

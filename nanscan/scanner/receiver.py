@@ -30,6 +30,8 @@ class HookReceiver:
     _scaled: bool  # a GradScaler scaled a loss in this step
     _skipped: bool  # and its verdict was to skip the update
     _in_optimizer: int
+    _optimizer_seen: bool
+    _version: int  # of all parameters together, as of the last root forward
     _n_bad_seen: int
     _owns: weakref.WeakKeyDictionary[Optimizer, bool]
 
@@ -44,6 +46,8 @@ class HookReceiver:
         """Before each root forward."""
         if torch._C._current_graph_task_id() != -1:
             return  # a recomputed forward inside a backward is no new batch
+        if not self._optimizer_seen:
+            self._look_for_update_by_hand()
         if self._clock.begins_new_step(torch.is_grad_enabled()):
             self._close_step(forward_begins=True)
 
@@ -64,6 +68,7 @@ class HookReceiver:
         """Before an optimizer's step: gradients that changed since backward (clipping, unscaling) are seen again."""
         if not self._is_ours(optimizer):
             return
+        self._optimizer_seen = True
         self._in_optimizer += 1
         self._core.scan_grads(int(Phase.OPTIMIZER))
         if self._has_news():
@@ -110,6 +115,13 @@ class HookReceiver:
         if self._has_news():
             self._process("forward")
             self._reaction.safe_point(boundary=False)
+
+    def _look_for_update_by_hand(self) -> None:
+        """Without an optimizer, parameters written in place since the last batch mean that a step is over."""
+        version = self._models.version()
+        if self._clock.trained and version != self._version:
+            self._clock.mark_over()
+        self._version = version
 
     def _phase_now(self, in_module: bool) -> Phase:
         if torch._C._current_graph_task_id() != -1:

@@ -75,6 +75,8 @@ class Scanner(HookReceiver):
         self._scaled = False  # a GradScaler scaled a loss in this step
         self._skipped = False  # and its verdict was to skip the update
         self._in_optimizer = 0
+        self._optimizer_seen = False
+        self._version = 0
         self._n_bad_seen = 0
         self._owns: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
         self._log = self._open_log(model)
@@ -136,8 +138,10 @@ class Scanner(HookReceiver):
             self._quietly_process()
 
     def flush(self) -> None:
-        """Look at everything recorded so far. (On the CPU there is nothing to wait for.)"""
-        self.poll()
+        """Look at everything there is so far, gradients that no hook has seen included."""
+        if not self._closed:
+            self._scan_grads_now()
+            self.poll()
 
     def step(self) -> None:
         """The training step is over. Needed with clock="manual"; with "auto" it ends a step that no optimizer ended."""
@@ -158,6 +162,10 @@ class Scanner(HookReceiver):
             self._finish()
 
     # ---- inside
+
+    @guarded
+    def _scan_grads_now(self) -> None:
+        self._core.scan_grads(int(Phase.BACKWARD))
 
     @guarded
     def _quietly_process(self) -> None:
