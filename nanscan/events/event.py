@@ -14,8 +14,15 @@ NONFINITE_KINDS = ("nan", "inf", "both")
 HEALTH_KINDS = ("explosion", "dead", "vanishing", "stale gradient", "zero gradient", "stalled")
 ROLES = ("origin", "carrier", "absorbed", "external", "uninitialised")
 PHASES = ("data", "forward", "backward", "optimizer")
+TENSOR_KINDS = (None, "parameter", "gradient", "buffer", "check", "input")
 
-_VOCABULARY = {"severity": SEVERITIES, "kind": NONFINITE_KINDS + HEALTH_KINDS, "role": ROLES, "phase": PHASES}
+_VOCABULARY = {
+    "severity": SEVERITIES,
+    "kind": NONFINITE_KINDS + HEALTH_KINDS,
+    "role": ROLES,
+    "phase": PHASES,
+    "tensor_kind": TENSOR_KINDS,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +40,8 @@ class Event:
         step, batch: counted from 0; batch counts root forward calls.
         shape, stats, first_bad_index: of the bad tensor; the index is flat and row-major.
         inputs: "input 0" -> statistics of what the module or op had read.
-        tensor: name of the parameter, buffer, check or input the value sits in.
+        tensor: name of the parameter, buffer, check or input the value sits in. tensor_kind: which of them it is;
+            "gradient" is the gradient of the parameter of that name.
         reader: who read the value first; last_clean: where the same memory was last seen without it.
         chain: names from the origin to where the value escaped. evidence: short factual sentences.
         cause: one of the closed vocabulary, or "unknown". remedy: the next command or call.
@@ -58,6 +66,7 @@ class Event:
     stats: TensorStats | None = None
     inputs: Mapping[str, TensorStats] = field(default_factory=dict)
     tensor: str | None = None
+    tensor_kind: str | None = None
     reader: str | None = None
     last_clean: str | None = None
     chain: tuple[str, ...] = ()
@@ -84,17 +93,27 @@ class Event:
         return ("" if self.nonfinite else self.kind, self.severity, self.phase, self.module, self.op, self.tensor)
 
     @property
+    def tensor_label(self) -> str | None:
+        """``fc.weight``, ``fc.weight.grad``, ``check 'loss'``, ``input 0``; None where there is no name."""
+        if self.tensor is None:
+            return None
+        return {"gradient": f"{self.tensor}.grad", "check": f"check {self.tensor!r}"}.get(
+            self.tensor_kind or "", self.tensor
+        )
+
+    @property
     def place(self) -> str:
         """How a person would call it: ``blocks.2.attn (Attention)``, ``fc.weight at the optimizer's step``."""
-        if self.phase == "optimizer" and self.tensor is not None:
-            return f"{self.tensor} at the optimizer's step"
         name = self.module if self.module else self.module_type or "the root module"
-        if self.module is None:
-            name = {"optimizer": "the optimizer's step", "backward": "the loss code"}.get(
-                self.phase, "code outside every module"
-            )
-        elif self.module and self.module_type:
+        if self.module and self.module_type:
             name = f"{name} ({self.module_type})"
+        if self.tensor_kind == "check":
+            return f"{self.tensor_label}" if self.module is None else f"{self.tensor_label} in {name}"
+        if self.phase == "optimizer" and self.tensor is not None:
+            return f"{self.tensor_label} at the optimizer's step"
+        if self.module is None:
+            loss = "the loss code" if self.tensor is None else "the loss code or a compiled backward"
+            name = {"optimizer": "the optimizer's step", "backward": loss}.get(self.phase, "code outside every module")
         return f"{self.tensor} read by {name}" if self.role == "external" and self.tensor else name
 
     def to_dict(self) -> dict[str, Any]:
@@ -117,7 +136,8 @@ class Event:
 
     def __str__(self) -> str:
         where = f"step {self.step}" if self.rank == 0 else f"step {self.step}, rank {self.rank}"
-        text = f"{self.severity}: {self.kind} ({self.role}) in {self.phase}, {where}: {self.place}"
+        kind = f"{self.kind} ({self.role})" if self.nonfinite else self.kind
+        text = f"{self.severity}: {kind} in {self.phase}, {where}: {self.place}"
         if self.op is not None:
             text += f", {self.op}"
         if self.nonfinite and self.stats is not None:

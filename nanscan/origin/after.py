@@ -24,11 +24,13 @@ class AftermathWatch:
         if self._seq is None:
             self._seq, self._in_step = seq, True
 
-    def so_far(self, facts: StepFacts) -> Aftermath | None:
-        """None while there was no error."""
+    def so_far(self, facts: StepFacts, explained: bool) -> Aftermath | None:
+        """None while there was no error. `explained`: the running step is bad for a reason told before."""
         if self._seq is None:
             return None
-        return self._measure(facts, self._seq) if self._in_step else self._closed
+        if self._in_step:
+            return self._measure(facts, self._seq)
+        return replace(self._closed, later_steps=self._closed.later_steps + explained)
 
     def close_step(self, facts: StepFacts, explained: bool, skipped: bool) -> None:
         """A step is over; `explained`: it was bad for a reason told before."""

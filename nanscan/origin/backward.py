@@ -6,18 +6,28 @@ gradients came before: in the module that read the value, or in the code around 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+
 from nanscan.origin.births import Birth
 from nanscan.origin.facts import BadGrad, Fact, Party, StepFacts
 from nanscan.origin.state import Finding
-from nanscan.sites import Site, SiteTable
+from nanscan.sites import Site, SiteKind, SiteTable
+
+SeenGood = Callable[[], Collection[int]]
 
 
-def find(facts: StepFacts, sites: SiteTable, grads: list[BadGrad], param_grads: list[Fact]) -> Finding | None:
+def find(
+    facts: StepFacts,
+    sites: SiteTable,
+    grads: list[BadGrad],
+    param_grads: list[Fact],
+    seen_good: SeenGood | None = None,
+) -> Finding | None:
     """The finding of one pass, from its bad value gradients and bad parameter gradients in seq order."""
     if grads:
         return _of_value(facts, sites, grads[0], len(param_grads))
     if param_grads:
-        return _of_parameter(sites, param_grads)
+        return _of_parameters(sites, param_grads, seen_good)
     return None
 
 
@@ -53,16 +63,41 @@ def _of_value(facts: StepFacts, sites: SiteTable, grad: BadGrad, n_param_grads: 
     return Finding(birth, n_param_grads, enters_root)
 
 
-def _of_parameter(sites: SiteTable, param_grads: list[Fact]) -> Finding:
+def _of_parameters(sites: SiteTable, param_grads: list[Fact], seen_good: SeenGood | None) -> Finding:
+    """Bad parameter gradients, and no bad gradient between modules: it was made where a parameter is used, or nobody
+    watched (a compiled backward has no nodes to hook)."""
     # Gradients of parameters are scanned in one go, so seq says nothing: the last in site order is closest to the loss.
     fact = max(param_grads, key=lambda f: f.site)
     site = sites[fact.site]
+    n = len({f.site for f in param_grads})
+    notes, everywhere = [], _everywhere(sites, param_grads, seen_good)
+    if everywhere:
+        notes.append(
+            f"all {n} parameter gradients are bad and no gradient between modules was seen bad: born in the loss "
+            "code, or in a compiled backward, which is not watched at this level"
+        )
+        if all(int(f.rec["n_nan"]) == int(f.rec["n"]) for f in param_grads):
+            notes.append("every element of them is NaN, as after clip_grad_norm_ with a single bad one")
+    elif n > 1:
+        notes.append(f"{n} parameter gradients are bad, while no gradient between modules is")
+    else:
+        notes.append(f"only {site.label} is bad, no gradient between modules is")
     birth = Birth(
-        fact.seq, "origin", "backward", fact.site, site.module, site.module_type, fact, tensor=site.tensor,
-        notes=[f"{len(param_grads)} parameter gradients are bad, while no gradient between modules is"
-               if len(param_grads) > 1 else f"only {site.label} is bad, no gradient between modules is"],
+        fact.seq, "origin", "backward", fact.site, None if everywhere else site.module,
+        None if everywhere else site.module_type, fact, tensor=site.tensor, notes=notes,
     )  # fmt: skip
-    return Finding(birth, len(param_grads))
+    return Finding(birth, len(param_grads), enters_root=everywhere)
+
+
+def _everywhere(sites: SiteTable, param_grads: list[Fact], seen_good: SeenGood | None) -> bool:
+    """Whether every gradient of several modules is bad, in a backward that was not watched between them."""
+    bad = {fact.site for fact in param_grads}
+    if len({sites[i].module for i in bad}) < 2:
+        return False
+    if seen_good is None:
+        return all(i in bad for i in range(len(sites)) if sites[i].kind is SiteKind.PARAM_GRAD)
+    gradients = (SiteKind.GRAD_OUTPUT, SiteKind.GRAD_INPUT, SiteKind.PARAM_GRAD)
+    return not any(sites[i].kind in gradients and i not in bad for i in seen_good())
 
 
 def _innermost_reader(readers: list[Party]) -> Party:

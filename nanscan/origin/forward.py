@@ -26,12 +26,11 @@ class ForwardJudge:
         told: list[Birth] = []
         ready = self._ready(state, final or bool(checks))
         for call in ready:
-            if state.explained:
-                break  # bounded work in steps that are bad for a known reason
-            for birth in births_of(state.facts, self._sites, call):
-                if self._judge_birth(state, birth):
-                    told.append(birth)
-        for call in ready:
+            while checks and checks[0].seq < call.seq:
+                told += self._judge_check(state, checks.pop(0))
+            if not state.explained:  # bounded work in steps that are bad for a known reason
+                births = births_of(state.facts, self._sites, call)
+                told += [birth for birth in births if self._judge_birth(state, birth)]
             told += self._unexplained(state, call)
         for check in checks:
             told += self._judge_check(state, check)
@@ -62,6 +61,7 @@ class ForwardJudge:
         self._memory.learn(birth.params)
         # An Inf that was told explains the NaN made of it (a mask is not told); told data explains its later readers.
         explained = (birth.after_inf & POS and state.told) or (birth.after_inf and state.told_overflow)
+        explained = explained or (state.told_check is not None and birth.seq > state.told_check)
         if explained or (birth.data_of and birth.data_of in state.told_data_of):
             self._memory.counts["consequences"] += 1
             return False
@@ -133,7 +133,10 @@ class ForwardJudge:
             birth.notes.append("nothing bad was recorded before this check in the step")
         else:
             birth.notes.append(f"seen at {site.label}")
-        return [birth] if self.tell(state, birth) else []
+        if not self.tell(state, birth):
+            return []
+        state.told_check = check.seq
+        return [birth]
 
     def _behind_check(self, state: StepState, check: Fact) -> Birth | None:
         """The earlier birth that a check has caught, if there is one."""

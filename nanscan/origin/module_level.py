@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 
@@ -36,6 +36,8 @@ class ModuleOrigin:
     Args:
         sites: names of the sites. shape_of: shape id -> shape. rank: put into events.
         allow: what the user expects; an allowed origin is counted there and hides nothing that comes later.
+        seen_good: the sites whose value in the running step was finite and not all zero. Tells a backward between
+            modules that was good from one that nobody watched; without it every parameter is taken to have a gradient.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class ModuleOrigin:
         rank: int = 0,
         *,
         allow: AllowList | None = None,
+        seen_good: Callable[[], Collection[int]] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._sites = sites
@@ -52,6 +55,7 @@ class ModuleOrigin:
         self._allow = AllowList() if allow is None else allow
         self._forward = ForwardJudge(sites, self._memory, self._allow)
         self._narrator = Narrator(sites, shape_of, rank, clock)
+        self._seen_good = seen_good
         self._state = self._new_state()
         self._after = AftermathWatch(sites)
 
@@ -63,7 +67,7 @@ class ModuleOrigin:
     @property
     def aftermath(self) -> Aftermath | None:
         """What followed the first error; None while there is none."""
-        return self._after.so_far(self._state.facts)
+        return self._after.so_far(self._state.facts, self._state.explained)
 
     @property
     def wants_healthy_steps(self) -> bool:
@@ -100,7 +104,7 @@ class ModuleOrigin:
             self._collect_backward()
             verdict = not scaler or stage >= 2
             events += self._resolve(verdict, scaler and skipped, last=stage == 3)
-        if stage >= 2:
+        if stage >= 2 or (stage == 1 and not scaler and self._gradients_changed()):  # before the update, if it can be
             events += self._judge_optimizer(point, scaler and skipped)
         if point == "boundary":
             events += self._close_step(scaler, skipped)
@@ -115,7 +119,7 @@ class ModuleOrigin:
         grads = state.new_grads()
         fresh = [f for f in state.facts.param_grads[state.n_param_grads :] if f.phase != Phase.OPTIMIZER]
         state.n_param_grads = len(state.facts.param_grads)
-        finding = backward.find(state.facts, self._sites, grads, fresh)
+        finding = backward.find(state.facts, self._sites, grads, fresh, self._seen_good)
         if finding is None:
             return
         if state.poisoned:
@@ -207,6 +211,10 @@ class ModuleOrigin:
         if point == "optimizer":
             self._optimizer_ran()
         return events
+
+    def _gradients_changed(self) -> bool:
+        """Whether bad gradients came up that were good at the end of backward."""
+        return any(fact.phase == Phase.OPTIMIZER for fact in self._state.facts.param_grads)
 
     def _optimizer_ran(self) -> None:
         self._state.optimizer_ran = True

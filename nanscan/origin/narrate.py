@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from nanscan.events.event import Event
-from nanscan.origin.births import DATA_CAUSE, MEMORY_CAUSE, Birth
-from nanscan.origin.facts import StepFacts
+from nanscan.origin.births import Birth
+from nanscan.origin.facts import NEG, POS, BadCall, StepFacts, fresh
+from nanscan.origin.remedy import remedy
 from nanscan.record import DType, TensorStats, stats_from_record
-from nanscan.sites import SiteTable
+from nanscan.sites import Site, SiteKind, SiteTable
 
 MAX_CHAIN = 8
 MAX_INPUTS = 8
 NEAR_OVERFLOW = 0.1  # of the dtype's largest number
+MAX_BACK = 64  # calls that a bad value is followed back
+
+_TENSOR_KINDS = {
+    SiteKind.PARAM: "parameter",
+    SiteKind.PARAM_GRAD: "gradient",
+    SiteKind.BUFFER: "buffer",
+    SiteKind.CHECK: "check",
+    SiteKind.INPUT: "input",
+}
 
 ShapeOf = Callable[[int], tuple[int, ...]]
 
@@ -37,7 +46,9 @@ class Narrator:
             if birth.inputs[i] is not birth.fact
         }
         chain, n_later = self._chain(facts, birth) if birth.phase in ("forward", "data") else ((), 0)
-        evidence = [_held(birth, stats), *birth.notes, *_about_inputs(birth, inputs), *_near_overflow(stats, inputs)]
+        maker, made = self._made_of(facts, birth)
+        evidence = [_held(birth, stats, self._sites[birth.fact.site]), *birth.notes, *made]
+        evidence += [*_about_inputs(birth, inputs), *_near_overflow(stats, inputs)]
         if n_later:
             evidence.append(f"{n_later} later module outputs are bad in the same step")
         shape = int(rec["shape"])
@@ -59,13 +70,14 @@ class Narrator:
             stats=stats,
             inputs=inputs,
             tensor=birth.tensor,
+            tensor_kind=None if birth.tensor is None else _TENSOR_KINDS.get(self._sites[birth.fact.site].kind),
             reader=birth.reader,
             last_clean=birth.last_clean,
             chain=chain,
             evidence=tuple(evidence),
             first_bad_index=stats.first_bad_index,
             cause=birth.cause,
-            remedy=_remedy(birth, facts),
+            remedy=remedy(birth, self._sites, facts.batch_at(birth.seq), maker),
             seq=birth.seq,
             time=self._clock(),
         )
@@ -85,11 +97,36 @@ class Narrator:
             labels = [*labels[: MAX_CHAIN - 1], labels[-1]]
         return tuple(labels), len(later)
 
+    def _made_of(self, facts: StepFacts, birth: Birth) -> tuple[Site | None, list[str]]:
+        """Who had made the Inf that a NaN came out of: mostly the place to look at. (A mask is not told by itself.)"""
+        if birth.role != "origin" or not birth.after_inf or birth.start is None:
+            return None, []
+        call = self._handed_over(facts, birth.start, birth.seq)
+        for _ in range(MAX_BACK):
+            if call is None:
+                break
+            if fresh(call.bits, facts.bad_inputs(call.call) | facts.outputs_before(call.call, call.seq)):
+                maker, bits = self._sites[call.site], call.bits & birth.after_inf
+                kinds = [name for bit, name in ((POS, "+Inf"), (NEG, "-Inf")) if bits & bit]
+                return (maker, [f"it had {' and '.join(kinds)} at hand, made by {maker.label}"] if kinds else [])
+            call = self._handed_over(facts, call, call.seq)
+        return None, []
 
-def _held(birth: Birth, stats: TensorStats) -> str:
+    def _handed_over(self, facts: StepFacts, call: BadCall, before: int) -> BadCall | None:
+        """The call that the bad value inside `call` came from: the last bad child, else the maker of a bad input."""
+        children = [child for child in facts.children.get(call.call, ()) if child.seq < before]
+        if children:
+            return children[-1]
+        inputs = facts.inputs.get(call.call, {})
+        sources = (call.producers[i][1] for i, fact in sorted(inputs.items()) if fact.bits and i in call.producers)
+        return next((facts.calls[source] for source in sources if source in facts.calls), None)
+
+
+def _held(birth: Birth, stats: TensorStats, site: Site) -> str:
+    name = site.label if birth.tensor is not None and birth.tensor == site.tensor else birth.tensor
     what = {
-        "external": birth.tensor or "the tensor",
-        "origin": birth.tensor or ("the gradient" if birth.phase == "backward" else None),
+        "external": name or "the tensor",
+        "origin": name or ("the gradient" if birth.phase == "backward" else None),
     }.get(birth.role)
     if what is None:
         what = "the tensor" if birth.output_index is None else f"output[{birth.output_index}]"
@@ -116,23 +153,6 @@ def _near_overflow(stats: TensorStats, inputs: dict[str, TensorStats]) -> list[s
     for name, some in (("the finite rest", stats), *inputs.items()):
         share = some.absmax / DType.from_torch_name(some.dtype).max_finite
         if NEAR_OVERFLOW <= share <= 1:
-            found.append(f"max|x| of {name} is {some.absmax:.3g}, {share:.2g} of the largest {some.dtype}")
+            near = f"{share:.2g} of" if share < 0.995 else "at"
+            found.append(f"max|x| of {name} is {some.absmax:.3g}, {near} the largest {some.dtype}")
     return found
-
-
-def _remedy(birth: Birth, facts: StepFacts) -> str:
-    if birth.cause == DATA_CAUSE:
-        batch: Any = facts.batch_at(birth.seq)
-        return f"look at {birth.tensor} of batch {batch}: drop or repair its non-finite entries before the model"
-    if birth.cause == MEMORY_CAUSE:
-        return f"find what writes into {birth.tensor} without PyTorch (data_ptr, numpy, ctypes, .data)"
-    if birth.params:
-        return (
-            f"print({birth.tensor}) after loading and after initialisation: nothing watched has written the bad value"
-        )
-    if birth.phase == "optimizer":
-        return f"check lr, eps and the optimizer's state for {birth.tensor}"
-    if birth.phase == "backward" and birth.module is None:
-        return "put nanscan.check(tensor, 'name') on the values between the model's output and the loss"
-    inside = birth.module_type if not birth.module else birth.module
-    return f"put nanscan.check(tensor, 'name') inside {inside or 'the code around it'} to find the line"

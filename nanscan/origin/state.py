@@ -64,6 +64,7 @@ class StepState:
     Args:
         poisoned, known: Memory's, as they were when the step began.
         told: an error of this step was told, so what follows is its consequence. told_overflow: one to -Inf only.
+        told_check: seq of the first check that was told: modules that end later have what it saw.
         explained: this step is bad because of something told in an earlier one.
         judged, n_grads, n_param_grads, n_checks: how far the judges got.
         provisional: births that have not escaped so far. findings: see Finding.
@@ -74,6 +75,7 @@ class StepState:
     known: frozenset[int] = frozenset()
     told: bool = False
     told_overflow: bool = False
+    told_check: int | None = None
     explained: bool = False
     allowed: bool = False
     judged: set[int] = field(default_factory=set)

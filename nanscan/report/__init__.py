@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nanscan.report.culprit import decide_culprit, first_culprit_lines
+from nanscan.report.culprit import decide_culprit, first_culprit_lines, warning_before
 from nanscan.report.draw import Block, draw
 from nanscan.report.healthy import Watched, healthy_lines
 from nanscan.report.run import Report, report_lines, to_json
@@ -19,5 +19,6 @@ __all__ = [
     "healthy_lines",
     "report_lines",
     "to_json",
+    "warning_before",
     "warning_lines",
 ]

@@ -1,8 +1,8 @@
-"""The block that names the first culprit: where, value, why, before, after, next."""
+"""The block that names the first culprit: where, value, why, before, warned, after, next."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from nanscan.events.aftermath import Aftermath
 from nanscan.events.event import Event
@@ -11,6 +11,7 @@ from nanscan.report.draw import Block, draw
 from nanscan.report.numbers import coordinates, count, dtype_name, magnitude, plural, share, trend
 
 MAX_BEFORE = 5  # steps of history shown
+RECENT = 200  # steps for which a growth that was warned of is taken to be the same trouble
 DEFAULT_NEXT = "print(scanner.first) shows every field of the event"
 
 
@@ -19,6 +20,7 @@ def first_culprit_lines(
     *,
     history: Sequence[float] | None = None,
     after: Aftermath | None = None,
+    warned: Event | None = None,
     world_size: int = 1,
     next_step: str | None = None,
 ) -> list[str]:
@@ -26,9 +28,18 @@ def first_culprit_lines(
 
     Args:
         history: max|x| at that site in the last steps, oldest first. after: what followed.
+        warned: the last warning before it (see `warning_before`).
         next_step: the next command or call; by default the event's remedy.
     """
-    return draw(decide_culprit(event, history=history, after=after, world_size=world_size, next_step=next_step))
+    return draw(
+        decide_culprit(event, history=history, after=after, warned=warned, world_size=world_size, next_step=next_step)
+    )
+
+
+def warning_before(event: Event, events: Iterable[Event]) -> Event | None:
+    """The last warning of a step before `event`, on its rank."""
+    found = [e for e in events if e.severity == "warning" and e.step < event.step and e.rank == event.rank]
+    return max(found, key=lambda e: (e.step, e.seq), default=None)
 
 
 def decide_culprit(
@@ -36,6 +47,7 @@ def decide_culprit(
     *,
     history: Sequence[float] | None = None,
     after: Aftermath | None = None,
+    warned: Event | None = None,
     world_size: int = 1,
     next_step: str | None = None,
 ) -> Block:
@@ -49,10 +61,11 @@ def decide_culprit(
             ("inputs", _inputs(event)),
             ("why", _why(event)),
             ("clean", _clean(event)),
-            ("before", _before(history)),
+            ("before", _before(event, history)),
+            ("warned", _warned(warned)),
             ("after", _after(event, after)),
             ("chain", _chain(event)),
-            ("next", next_step or event.remedy or DEFAULT_NEXT),
+            ("next", next_step or _next(event, warned)),
         ),
     )
 
@@ -65,15 +78,9 @@ def title(event: Event, world_size: int = 1) -> str:
 
 
 def _where(event: Event) -> str:
-    if event.phase == "optimizer":
-        place = event.tensor or "the parameters"
-    elif event.module is not None:
-        place = f"{event.module or '(root)'}  {event.module_type or ''}".rstrip()
-    else:
-        place = "after the model, in the loss code" if event.phase == "backward" else "outside every module"
-    parts = [place]
-    if event.tensor is not None and event.phase != "optimizer":
-        parts.append(event.tensor)
+    parts = [event.tensor_label or "the parameters"] if event.phase == "optimizer" else [_place(event)]
+    if event.tensor_label is not None and event.phase != "optimizer":
+        parts.insert(0 if event.tensor_kind == "check" else 1, event.tensor_label)
     if event.op is not None:
         parts.append(event.op)
     if event.output_index is not None:
@@ -84,6 +91,15 @@ def _where(event: Event) -> str:
     return "  ".join(parts)
 
 
+def _place(event: Event) -> str:
+    if event.module is not None:
+        place = f"{event.module or '(root)'}  {event.module_type or ''}".rstrip()
+        return f"in {place}" if event.tensor_kind == "check" else place
+    if event.phase != "backward" or event.tensor_kind == "check":
+        return "outside every module"
+    return "after the model, in the loss code" if event.tensor is None else "in the loss code or a compiled backward"
+
+
 def _value(event: Event) -> str:
     stats = event.stats
     if stats is None:
@@ -92,7 +108,7 @@ def _value(event: Event) -> str:
     text = ", ".join(f"{count(n)} {name}" for n, name in kinds if n)
     text += f" of {count(stats.numel)}{share(stats.nonfinite, stats.numel)}"
     index = event.first_bad_index
-    if index is not None:
+    if index is not None and event.shape != ():
         place = coordinates(index, event.shape) if event.shape else (index,)
         text += f", first at [{', '.join(map(str, place))}]"
     if stats.finite and stats.absmax < float("inf"):
@@ -138,13 +154,31 @@ def _clean(event: Event) -> str:
     return "" if event.last_clean is None else f"the same memory was last seen clean at {event.last_clean}"
 
 
-def _before(history: Sequence[float] | None) -> str:
+def _before(event: Event, history: Sequence[float] | None) -> str:
     if not history:
         return ""
     last = list(history)[-MAX_BEFORE:]
     note = trend(last)
-    text = f"max|x| last {plural(len(last), 'step')}: {' '.join(map(magnitude, last))}"
+    # The gradient of what a module read is kept where it was made; its own history is that of its output's gradient.
+    what = "gradient of its output, max|x|" if event.phase == "backward" and event.tensor is None else "max|x|"
+    text = f"{what} last {plural(len(last), 'step')}: {' '.join(map(magnitude, last))}"
     return f"{text}  ({note})" if note else text
+
+
+def _warned(warned: Event | None) -> str:
+    if warned is None:
+        return ""
+    said = warned.evidence[0] if warned.evidence and not warned.nonfinite else f"{warned.kind} in {warned.place}"
+    return f"step {warned.step}: {said}"
+
+
+def _next(event: Event, warned: Event | None) -> str:
+    remedy = event.remedy or DEFAULT_NEXT
+    grew = warned is not None and warned.kind == "explosion" and event.step - warned.step <= RECENT
+    if warned is None or warned.remedy is None or not grew or event.role == "external":
+        return remedy
+    first, _, _ = warned.remedy.partition("; then ")  # its second half sends to the place that the warning names
+    return f"{first}; then {remedy}"
 
 
 def _after(event: Event, after: Aftermath | None) -> str:

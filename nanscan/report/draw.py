@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 MAX_LINES = 12
 MAX_COLUMNS = 100
+MAX_NEXT = 3  # lines that the next command may keep
 _INDENT = "          "  # under the text of a row
 
 
@@ -18,18 +19,18 @@ class Block:
 
 
 def draw(block: Block) -> list[str]:
-    """One line per row, long rows wrapped once, the least important ones cut when it gets too much."""
+    """Rows on as many lines as they need; when it gets too much, the longest is cut, then the least important go."""
     rows = [(name, ascii_only(text)) for name, text in block.rows if text]
-    wrapped = [_wrap(name, text) for name, text in rows]
-    while 1 + sum(map(len, wrapped)) > MAX_LINES:
-        longest = max(range(len(wrapped)), key=lambda i: len(wrapped[i]))
-        if len(wrapped[longest]) > 1:
-            name, text = rows[longest]
-            wrapped[longest] = [_cut(f"  {name:<8}{text}")]
+    drawn = [_wrap(*row, MAX_LINES) for row in rows]
+    while 1 + sum(map(len, drawn)) > MAX_LINES:
+        # The longest gives up a line, of equals the less important. A command that is cut is none: `next` comes last.
+        spare = [len(lines) - 1 for lines in drawn[:-1]] + [len(drawn[-1]) - MAX_NEXT]
+        longest = max(range(len(drawn)), key=lambda i: (spare[i], i))
+        if spare[longest] > 0:
+            drawn[longest] = _wrap(*rows[longest], len(drawn[longest]) - 1)
         else:
-            del wrapped[-2]  # never the next command
-            del rows[-2]
-    return [_cut(ascii_only(block.title)), *(line for lines in wrapped for line in lines)]
+            del drawn[-2], rows[-2]
+    return [_cut(ascii_only(block.title)), *(line for lines in drawn for line in lines)]
 
 
 def ascii_only(text: str) -> str:
@@ -37,14 +38,16 @@ def ascii_only(text: str) -> str:
     return " ".join(text.encode("ascii", "backslashreplace").decode().split("\n"))
 
 
-def _wrap(name: str, text: str) -> list[str]:
-    line = f"  {name:<8}{text}"
-    if len(line) <= MAX_COLUMNS:
-        return [line]
-    at = line.rfind(" ", len(_INDENT) + 1, MAX_COLUMNS + 1)
-    if at < 0:
-        return [_cut(line)]
-    return [line[:at].rstrip(), _cut(_INDENT + line[at:].lstrip())]
+def _wrap(name: str, text: str, n_lines: int) -> list[str]:
+    """A row in at most `n_lines` lines, the last of them cut if need be."""
+    line, lines = f"  {name:<8}{text}", list[str]()
+    while len(line) > MAX_COLUMNS and len(lines) < n_lines - 1:
+        at = line.rfind(" ", len(_INDENT) + 1, MAX_COLUMNS + 1)
+        if at < 0:
+            break
+        lines.append(line[:at].rstrip())
+        line = _INDENT + line[at:].lstrip()
+    return [*lines, _cut(line)]
 
 
 def _cut(line: str) -> str:

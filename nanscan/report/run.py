@@ -11,7 +11,7 @@ from nanscan.events.aftermath import Aftermath
 from nanscan.events.event import Event
 from nanscan.events.jsonable import encode
 from nanscan.events.read import RunLog
-from nanscan.report.culprit import first_culprit_lines
+from nanscan.report.culprit import first_culprit_lines, warning_before
 from nanscan.report.healthy import Watched, healthy_lines
 from nanscan.report.warning import warning_lines
 
@@ -25,6 +25,7 @@ class Report:
     Args:
         first: the first culprit: the earliest error over all ranks, else the earliest warning.
         per_rank: (rank, first of that rank). older: logs of earlier runs in the same folder, not looked at.
+        warned: the last warning before it, on its rank.
         unfinished: ranks whose log has no end line: still running, or died.
     """
 
@@ -33,6 +34,7 @@ class Report:
     counts: Counter[str] = field(default_factory=Counter)
     watched: Watched = field(default_factory=Watched)
     after: Aftermath | None = None
+    warned: Event | None = None
     unfinished: list[int] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     older: int = 0
@@ -56,6 +58,7 @@ class Report:
             if found:
                 log, report.first = min(found, key=lambda f: (f[0].restart or 0, f[1].step, f[1].time, f[1].seq))
                 report.after = _aftermath(log)
+                report.warned = warning_before(report.first, log.events) if severity == "error" else None
                 break
         return report
 
@@ -67,8 +70,12 @@ def report_lines(report: Report, *, next_step: str | None = None) -> list[str]:
     if report.first.severity == "warning":
         return warning_lines(report.first, world_size=report.watched.ranks, next_step=next_step)
     return first_culprit_lines(
-        report.first, after=report.after, world_size=report.watched.ranks, next_step=next_step
-    )  # fmt: skip
+        report.first,
+        after=report.after,
+        warned=report.warned,
+        world_size=report.watched.ranks,
+        next_step=next_step,
+    )
 
 
 def to_json(report: Report) -> dict[str, Any]:
@@ -78,6 +85,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "healthy": report.first is None,
         "first": None if report.first is None else report.first.to_dict(),
         "after": encode(report.after),
+        "warned": None if report.warned is None else report.warned.to_dict(),
         "ranks": [
             {"rank": rank, "first": None if event is None else event.to_dict()} for rank, event in report.per_rank
         ],

@@ -10,7 +10,7 @@ DEFAULT_NEXT = "scanner.events lists every warning"
 
 
 def warning_lines(event: Event, *, world_size: int = 1, next_step: str | None = None) -> list[str]:
-    """Terminal lines for one warning: ``nanscan: WARNING  gradient norm of blocks.3 grew ...``."""
+    """Terminal lines for one warning: ``nanscan: WARNING  explosion  step 52  backward`` and rows."""
     return draw(decide_warning(event, world_size=world_size, next_step=next_step))
 
 
@@ -20,11 +20,12 @@ def decide_warning(event: Event, *, world_size: int = 1, next_step: str | None =
         block = decide_culprit(event, world_size=world_size, next_step=next_step)
         return Block(f"nanscan: WARNING  {event.kind} in {event.place}  step {event.step}  {event.phase}", block.rows)
     said, facts = (event.evidence[0], event.evidence[1:]) if event.evidence else (f"{event.kind} at {event.place}", ())
-    rank = f", rank {event.rank}/{world_size}" if world_size > 1 else ""
+    rank = f"  rank {event.rank}/{world_size}" if world_size > 1 else ""
     return Block(
-        f"nanscan: WARNING  {said}",
+        f"nanscan: WARNING  {event.kind}  step {event.step}{rank}  {event.phase}",
         (
-            ("where", f"{event.place}  step {event.step}{rank}  {event.phase}"),
+            ("where", event.place),
+            ("what", said),
             ("facts", "; ".join(facts)),
             ("why", "" if event.cause == "unknown" else event.cause),
             ("next", next_step or event.remedy or DEFAULT_NEXT),

@@ -40,6 +40,10 @@ class HealthWatch:
         if len(records):
             self._seq = int(records["seq"][-1])
 
+    def seen_good(self) -> frozenset[int]:
+        """Sites whose value in the running step was finite and not all zero."""
+        return frozenset(self._growth.history.now().sites.tolist())
+
     def end_step(self, step: int) -> list[Event]:
         """The step is over: events for what left its own history."""
         return [self._event(finding) for finding in self._growth.end_step(step)]
@@ -54,6 +58,7 @@ class HealthWatch:
             module=site.module,
             module_type=site.module_type,
             tensor=site.tensor,
+            tensor_kind=None if site.tensor is None else "gradient",
             rank=self._rank,
             evidence=finding.evidence,
             remedy=finding.remedy,
@@ -69,11 +74,20 @@ class HealthWatch:
         return [absmax for _, absmax in self._growth.history.last(site, k, before=event.step)] or None
 
 
+_TENSOR_SITES = {
+    "parameter": SiteKind.PARAM,
+    "gradient": SiteKind.PARAM_GRAD,
+    "buffer": SiteKind.BUFFER,
+    "check": SiteKind.CHECK,
+}
+
+
 def _same(site: Site, event: Event) -> bool:
-    if event.tensor is not None and event.role != "external":
-        kinds = (
-            (SiteKind.PARAM_GRAD,) if event.phase == "backward" else (SiteKind.PARAM, SiteKind.BUFFER, SiteKind.CHECK)
-        )
-        return site.kind in kinds and site.tensor == event.tensor
-    kind = SiteKind.GRAD_OUTPUT if event.phase == "backward" else SiteKind.OUTPUT
-    return site.kind is kind and site.module == event.module
+    """Whether the site's history is that of the value the event shows. What a module read has none."""
+    if event.tensor is not None:
+        kind = _TENSOR_SITES.get(event.tensor_kind or "")
+        same_module = event.tensor_kind != "check" or site.module == event.module
+        return site.kind is kind and site.tensor == event.tensor and same_module
+    if event.phase == "backward":
+        return site.kind is SiteKind.GRAD_OUTPUT and site.module == event.module
+    return site.kind is SiteKind.OUTPUT and site.module == event.module and event.output_index is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nanscan.events.event import Event
-from nanscan.report import Watched, first_culprit_lines, healthy_lines, warning_lines
+from nanscan.report import Watched, first_culprit_lines, healthy_lines, warning_before, warning_lines
 
 if TYPE_CHECKING:
     from nanscan.scanner.scanner import Scanner
@@ -60,7 +60,9 @@ def report_of(scanner: Scanner, event: Event | None = None) -> str:
         lines = warning_lines(event, world_size=world)
     else:
         history = scanner._health.absmax_before(event, HISTORY_STEPS)
-        lines = first_culprit_lines(event, history=history, after=scanner._origin.aftermath, world_size=world)
+        warned = warning_before(event, scanner._store.events)
+        after = scanner._origin.aftermath
+        lines = first_culprit_lines(event, history=history, after=after, warned=warned, world_size=world)
     if scanner._failure is not None:
         lines.append(f"nanscan: switched itself off after an internal fault ({scanner._failure}); please report it")
     return "\n".join(lines)

@@ -31,7 +31,7 @@ def test_fields_of_a_newer_writer_are_left_out(make_event):
     assert same(Event.from_dict({**make_event().to_dict(), "colour": "red"}), make_event())
 
 
-@pytest.mark.parametrize("name", ["severity", "kind", "role", "phase"])
+@pytest.mark.parametrize("name", ["severity", "kind", "role", "phase", "tensor_kind"])
 def test_unknown_words_are_refused_by_name(make_event, name):
     with pytest.raises(ValueError, match=rf"Event\({name}='odd'\): use one of "):
         make_event(**{name: "odd"})
@@ -48,7 +48,7 @@ def test_one_line(make_event):
     )
     health = make_event(severity="warning", kind="explosion", evidence=("gradient norm grew 40x",), rank=3)
     assert str(health) == (
-        "warning: explosion (origin) in forward, step 1843, rank 3: blocks.2.attn (Attention), gradient norm grew 40x"
+        "warning: explosion in forward, step 1843, rank 3: blocks.2.attn (Attention), gradient norm grew 40x"
     )
 
 
@@ -60,6 +60,13 @@ def test_one_line(make_event):
         ({"module": None, "phase": "backward"}, "the loss code"),
         ({"module": None}, "code outside every module"),
         ({"module": None, "phase": "optimizer", "tensor": "fc.weight"}, "fc.weight at the optimizer's step"),
+        (
+            {"module": None, "phase": "optimizer", "tensor": "a", "tensor_kind": "gradient"},
+            "a.grad at the optimizer's step",
+        ),
+        ({"module": None, "phase": "backward", "tensor": "a"}, "the loss code or a compiled backward"),
+        ({"tensor": "scores", "tensor_kind": "check"}, "check 'scores' in blocks.2.attn (Attention)"),
+        ({"module": None, "tensor": "loss", "tensor_kind": "check"}, "check 'loss'"),
         ({"role": "external", "tensor": "input 0"}, "input 0 read by blocks.2.attn (Attention)"),
     ],
 )

@@ -6,6 +6,8 @@ import pytest
 
 from nanscan.record import Phase
 
+PARAMETERS = ("a.weight", "b.weight", "block.fc.weight", "head.weight", "head.bias")
+
 
 def run_forward(sim, value):
     """root(a, block(norm, fc), head); returns the frames by name."""
@@ -116,6 +118,33 @@ def test_bad_parameter_gradients_alone_name_the_one_closest_to_the_loss(sim, val
     (event,) = sim.decide("backward")
     assert brief([event]) == [("error", "origin", "backward", "block.fc", "block.fc.weight")]
     assert "2 parameter gradients are bad" in event.evidence[1]
+
+
+def test_all_parameter_gradients_bad_and_nothing_between_was_made_in_the_loss_or_a_compiled_backward(sim, value, brief):
+    run_forward(sim, value)
+    sim.param_grads()
+    (event,) = sim.decide("backward")
+    assert brief([event]) == [("error", "origin", "backward", None, "head.bias")]
+    assert event.evidence[1].startswith("all 5 parameter gradients are bad and no gradient between modules was seen")
+    assert not any("clip_grad_norm_" in text for text in event.evidence), "some of their elements are good"
+    assert event.remedy.endswith("run these steps once without torch.compile")
+
+
+@pytest.mark.parametrize(
+    ("good", "names", "module"),
+    [
+        pytest.param([], PARAMETERS[:3], None, id="the others have no gradient"),
+        pytest.param(["head.bias"], PARAMETERS[:3], "block.fc", id="one was good"),
+        pytest.param([], PARAMETERS[3:], "head", id="of one module only"),
+        pytest.param(["a"], PARAMETERS, "head", id="a good gradient between modules: backward was watched"),
+    ],
+)
+def test_what_was_seen_good_tells_a_watched_backward_from_another(make_sim, value, good, names, module):
+    sim = make_sim(seen_good=lambda: [sim.params[n] + 1 if n in sim.params else sim.base[n] + 2 for n in good])
+    run_forward(sim, value)
+    sim.param_grads(names=names)
+    (event,) = sim.decide("backward")
+    assert event.module == module
 
 
 def test_gradients_after_an_escaped_forward_error_are_consequences(sim, value, brief):

@@ -53,6 +53,32 @@ def test_a_check_inside_a_module_that_sees_the_bad_root_input(sim, value, brief)
     assert brief(sim.decide("forward")) == [("error", "external", "data", "", "input 0")]
 
 
+def test_a_check_explains_the_module_around_it_and_what_ends_later(sim, value, brief):
+    with sim.call("", [value()], root=True) as root:
+        with sim.call("block", root.inputs) as block:
+            sim.check("scores", "nan", module="block")
+            block.out = "nan"
+        sim.leaf("head", [block.value], "nan")
+        root.out = "nan"
+    (event,) = sim.decide("forward")
+    assert brief([event]) == [("error", "origin", "forward", "block", "scores")]
+    assert event.place == "check 'scores' in block"
+    assert event.remedy == (
+        "look between check 'scores' and the check before it (if there is none: what block was given)"
+    )
+    assert sim.end() == []
+    assert sim.origin.aftermath.outputs == 3
+
+
+def test_what_was_made_before_a_check_is_still_the_origin(sim, value, brief):
+    with sim.call("", [value()], root=True) as root:
+        sim.leaf("a", root.inputs, "nan")
+        sim.check("x", "nan", module="")
+        root.out = "nan"
+    assert brief(sim.decide("forward")) == [("error", "origin", "forward", "a", None)]
+    assert sim.end() == []
+
+
 def test_a_check_keeps_gradients_from_being_told(sim):
     root = sim.forward()
     sim.check("loss", "nan")

@@ -58,7 +58,18 @@ def test_gradients_made_bad_by_clipping(sim, brief):
     sim.values(names=["a.weight", "b.weight"])
     (event,) = sim.decide("optimizer")
     assert brief([event]) == [("error", "origin", "optimizer", None, "a.weight")]
+    assert event.tensor_label == "a.weight.grad"
     assert "a.weight.grad was finite at the end of backward" in event.evidence[1]
+    assert event.remedy.startswith("look at what runs between backward() and optimizer.step()")
+
+
+def test_gradients_made_bad_after_backward_are_told_before_the_update(sim):
+    sim.forward()
+    assert sim.decide("backward") == []
+    sim.param_grads(names=["a.weight"], phase=Phase.OPTIMIZER)
+    assert [event.phase for event in sim.decide("backward")] == ["optimizer"]
+    sim.values(names=["a.weight"])
+    assert sim.decide("optimizer") == []
 
 
 def test_clipping_that_spreads_a_bad_gradient_is_a_consequence(sim, brief):

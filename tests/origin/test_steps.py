@@ -37,6 +37,17 @@ def test_steps_after_poisoned_parameters_are_counted_not_told(sim, value):
     assert sim.origin.aftermath.later_steps == 50
 
 
+def test_the_running_step_counts_as_soon_as_it_is_known_to_be_bad(sim, value):
+    poison(sim)
+    with sim.call("", [value()], root=True) as root:
+        sim.leaf("a", root.inputs, "nan", params=[("a.weight", "nan")])
+        root.out = "nan"
+    assert sim.decide("forward") == []
+    assert sim.origin.aftermath.later_steps == 1
+    assert sim.end() == []
+    assert sim.origin.aftermath.later_steps == 1
+
+
 def test_a_site_that_goes_wrong_again_with_clean_parameters_is_an_error_again(sim):
     for _ in range(3):
         sim.forward(out="nan", a="nan", head="nan")

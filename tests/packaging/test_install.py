@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-PROJECT = ("nanscan", "csrc", "triton_kernels", "setup.py", "pyproject.toml", "README.md", "LICENSE")
+PROJECT = ("nanscan", "csrc", "examples", "triton_kernels", "setup.py", "pyproject.toml", "README.md", "LICENSE")
 BUILD = "from setuptools import build_meta; build_meta.build_{kind}({to!r})"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nanscan.events import Aftermath
-from nanscan.report import first_culprit_lines, warning_lines
+from nanscan.report import first_culprit_lines, warning_before, warning_lines
 
 
 def golden(lines, text):
@@ -76,6 +76,103 @@ nanscan: FIRST NON-FINITE  step 1843  backward
     assert first_culprit_lines(event)[1] == "  where   fc.weight  bf16 (8, 32, 1024, 1024)"
 
 
+def test_check(make_event, make_stats):
+    event = make_event(
+        module="block",
+        module_type="Block",
+        tensor="scores",
+        tensor_kind="check",
+        output_index=None,
+        inputs={},
+        chain=(),
+    )
+    assert first_culprit_lines(event)[1] == "  where   check 'scores'  in block  Block  bf16 (8, 32, 1024, 1024)"
+    event = make_event(
+        module=None, tensor="loss", tensor_kind="check", output_index=None, inputs={}, chain=(), shape=(),
+        stats=make_stats(nan=1, numel=1, index=0, absmax=float("nan")), first_bad_index=0,
+    )  # fmt: skip
+    golden(
+        first_culprit_lines(event)[1:3],
+        """
+  where   check 'loss'  outside every module  bf16 ()
+  value   1 NaN of 1
+""",
+    )
+
+
+def test_gradients(make_event):
+    event = make_event(phase="optimizer", module=None, tensor="0.weight", tensor_kind="gradient", output_index=None)
+    assert first_culprit_lines(event)[1] == "  where   0.weight.grad  bf16 (8, 32, 1024, 1024)"
+    event = make_event(phase="backward", module=None, tensor="0.weight", tensor_kind="gradient", output_index=None)
+    assert first_culprit_lines(event)[1].startswith(
+        "  where   in the loss code or a compiled backward  0.weight.grad  "
+    )
+
+
+@pytest.fixture
+def make_warning(make_event):
+    def make(**fields):
+        base = {
+            "severity": "warning", "kind": "explosion", "phase": "backward", "step": 1840, "module": "0",
+            "module_type": "Linear", "stats": None,
+            "remedy": "lower the learning rate; then look at the site named here",
+            "evidence": (
+                "the gradient of 0.bias has RMS 1.17e+03, 2.5e+03 times the largest value before (0.472)", "more",
+            ),
+        }  # fmt: skip
+        return make_event(**{**base, **fields})
+
+    return make
+
+
+def test_a_growth_that_was_warned_of_is_not_hidden(make_event, make_warning):
+    lines = first_culprit_lines(make_event(), warned=make_warning())
+    golden(
+        lines[-5:],
+        """
+  warned  step 1840: the gradient of 0.bias has RMS 1.17e+03, 2.5e+03 times the largest value before
+          (0.472)
+  chain   layers.17.attn > layers.17 > head > Net
+  next    lower the learning rate; then put nanscan.check(tensor, 'name') inside layers.17.attn to
+          find the line
+""",
+    )
+
+
+@pytest.mark.parametrize(
+    ("event", "warned"),
+    [
+        pytest.param({"step": 5000}, {}, id="long ago"),
+        pytest.param({"role": "external"}, {}, id="bad data is not cured by a learning rate"),
+        pytest.param({}, {"kind": "inf", "role": "origin"}, id="no growth"),
+    ],
+)
+def test_what_is_done_about_a_growth_comes_first_only_where_it_fits(make_event, make_warning, event, warned):
+    lines = first_culprit_lines(make_event(**event), warned=make_warning(**warned))
+    assert any(line.startswith("  warned  step 1840: ") for line in lines)
+    assert lines[-1] == "  next    put nanscan.check(tensor, 'name') inside layers.17.attn to find the line"
+
+
+def test_the_last_warning_before_the_step_on_that_rank(make_event, make_warning):
+    event = make_event(step=9)
+    steps = [(3, 0), (7, 0), (8, 1), (9, 0)]
+    found = warning_before(event, [make_warning(step=step, rank=rank) for step, rank in steps])
+    assert (found.step, found.rank) == (7, 0)
+    assert warning_before(event, [make_event(step=1)]) is None
+
+
+def test_a_next_command_is_not_cut(make_event, make_warning):
+    long = "word " * 60
+    lines = first_culprit_lines(
+        make_event(evidence=("x", long), source=long, remedy=f"print({'word ' * 45}end)", last_clean=long),
+        history=[1.0] * 5, after=Aftermath(1, 2, 3, 4, 5, True), warned=make_warning(kind="dead"),
+    )  # fmt: skip
+    assert len(lines) == 12
+    assert max(map(len, lines)) <= 100
+    assert lines[-3].startswith("  next    print(word ")
+    assert lines[-1].endswith(" end)")
+
+
 def test_memory_names_both_sides(make_event):
     event = make_event(
         role="external", tensor="input 1", last_clean="layers.3", cause="memory written outside the dispatcher"
@@ -127,14 +224,19 @@ def test_what_the_history_says(make_event, history, note):
 def test_a_warning_of_growth_has_its_own_form(make_event):
     event = make_event(
         severity="warning", kind="explosion", phase="backward", module="blocks.3", module_type="Block", step=52,
-        stats=None, evidence=("gradient norm of blocks.3 grew 41x over its median of 20 steps", "now 812, median 19.8"),
+        stats=None, evidence=(
+            "the gradient reaching blocks.3 has RMS 812, 41.0 times the median of its last 20 steps (19.8), and above "
+            "every value it had settled at", "now 812, median 19.8",
+        ),
         remedy="lower the learning rate or clip gradients",
     )  # fmt: skip
     golden(
         warning_lines(event),
         """
-nanscan: WARNING  gradient norm of blocks.3 grew 41x over its median of 20 steps
-  where   blocks.3 (Block)  step 52  backward
+nanscan: WARNING  explosion  step 52  backward
+  where   blocks.3 (Block)
+  what    the gradient reaching blocks.3 has RMS 812, 41.0 times the median of its last 20 steps
+          (19.8), and above every value it had settled at
   facts   now 812, median 19.8
   next    lower the learning rate or clip gradients
 """,

@@ -58,6 +58,15 @@ def test_an_error_comes_before_an_earlier_warning(tmp_path, make_event):
     assert Report.from_logs(read_dir(tmp_path)).first.rank == 1
 
 
+def test_the_warning_before_the_error_is_shown(tmp_path, make_event):
+    growth = make_event(severity="warning", kind="explosion", step=5, rank=1, evidence=("gradients grew",), stats=None)
+    write_rank(tmp_path, 0, [])
+    write_rank(tmp_path, 1, [growth, make_event(step=7, rank=1)])
+    report = Report.from_logs(read_dir(tmp_path))
+    assert "  warned  step 5: gradients grew" in report_lines(report)
+    assert to_json(report)["warned"]["step"] == 5
+
+
 def test_a_later_run_in_the_same_folder_replaces_the_earlier(tmp_path, make_event):
     write_rank(tmp_path, None, [make_event()])
     write_rank(tmp_path, None, [])

@@ -53,7 +53,9 @@ def global_hooks() -> list[str]:
         "optimizer post": torch_optimizer._global_optimizer_post_hooks,
     }
     found = [name for name, hooks in places.items() if hooks]
-    return found + [f"GradScaler.{n}" for n in ("scale", "step", "update") if hasattr(getattr(GradScaler, n), "__wrapped__")]
+    return found + [
+        f"GradScaler.{n}" for n in ("scale", "step", "update") if hasattr(getattr(GradScaler, n), "__wrapped__")
+    ]
 
 
 def module_hooks(model: nn.Module) -> list[tuple[str, str]]:
@@ -146,11 +148,60 @@ def make_training() -> type[Training]:
     return Training
 
 
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.fc, self.act = nn.LayerNorm(8), nn.Linear(8, 8), nn.GELU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.act(self.fc(self.norm(x)))
+
+
+class Compiled:
+    """A model (inp, two residual blocks, out; takes [n, 4]), compiled into one graph, which counts its graphs."""
+
+    def __init__(self, backend: str = "aot_eager") -> None:
+        from torch._dynamo.testing import CompileCounterWithBackend
+
+        self.model = nn.Sequential()
+        for name, module in (("inp", nn.Linear(4, 8)), ("b0", Block()), ("b1", Block()), ("out", nn.Linear(8, 2))):
+            self.model.add_module(name, module)
+        self.counter = CompileCounterWithBackend(backend)
+        self.call = torch.compile(self.model, backend=self.counter, fullgraph=True)
+
+    @property
+    def graphs(self) -> int:
+        return self.counter.frame_count
+
+    def train(self, steps: int, call: Callable[[torch.Tensor], torch.Tensor] | None = None) -> list[float]:
+        """The losses of so many steps, through the compiled model or what calls it."""
+        optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+        losses = []
+        for batch in torch.randn(steps, 3, 4, generator=torch.Generator().manual_seed(1)):
+            optimizer.zero_grad()
+            loss = (call or self.call)(batch).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+
+@pytest.fixture
+def compiled() -> Iterator[type[Compiled]]:
+    """compiled(backend="aot_eager"): see Compiled. Dynamo's caches are emptied around the test."""
+    torch._dynamo.reset()
+    yield Compiled
+    nanscan.disable()
+    torch._dynamo.reset()
+
+
 @pytest.fixture
 def run_program(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """run_program(source, **environment): a Python program in a process of its own; its warnings go to stderr."""
 
-    def run(source: str, *, expect: int = 0, timeout: float = 120, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        source: str, *, expect: int = 0, timeout: float = 120, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         path = tmp_path / "program.py"
         path.write_text(PREAMBLE + textwrap.dedent(source))
         env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
@@ -164,7 +215,7 @@ def run_program(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str
 
 
 # What every program starts with: a net whose trap goes bad on demand, as in the fixtures above.
-PREAMBLE = '''
+PREAMBLE = """
 import os, sys, torch
 from torch import nn
 import nanscan
@@ -184,4 +235,4 @@ def step(bad=False):
     optimizer.zero_grad()
     net(torch.ones(3, 4)).sum().backward()
     optimizer.step()
-'''
+"""

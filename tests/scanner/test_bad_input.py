@@ -48,6 +48,7 @@ def test_enable_refuses(arguments, kind, words, hooks_of):
 
 
 def test_enable_refuses_growth_that_is_no_mapping():
+    # RED until fixed: dict(growth) fails inside the except branch.
     with pytest.raises(TypeError, match=says("growth=", "'wild'")):
         nanscan.enable(nn.Linear(2, 2), growth="wild")
 
@@ -55,12 +56,15 @@ def test_enable_refuses_growth_that_is_no_mapping():
 def test_enable_refuses_a_dir_below_a_regular_file(tmp_path, hooks_of):
     (tmp_path / "taken").write_text("a file")
     model = nn.Linear(2, 2)
-    with pytest.raises(ValueError, match=says("dir=", str(tmp_path / "taken" / "log"), "cannot be written", "dir=None")):
+    with pytest.raises(
+        ValueError, match=says("dir=", str(tmp_path / "taken" / "log"), "cannot be written", "dir=None")
+    ):
         nanscan.enable(model, dir=tmp_path / "taken" / "log")
     assert hooks_of(model) == []
 
 
 def test_a_refused_model_leaves_nothing_behind(tmp_path, hooks_of):
+    # RED until fixed: the log is opened before the model is accepted.
     # GIVEN a model that is watched already
     model = nn.Sequential(nn.Linear(2, 2))
     nanscan.enable(model)
@@ -74,6 +78,7 @@ def test_a_refused_model_leaves_nothing_behind(tmp_path, hooks_of):
 
 
 def test_what_a_schedule_raises_in_enable_is_the_users_own_error(hooks_of):
+    # RED until fixed: UserCallbackError comes out, and the log stays open.
     model = nn.Linear(2, 2)
     with pytest.raises(KeyError, match="no such step"):
         nanscan.enable(model, schedule=lambda step: {}["no such step"])
@@ -134,6 +139,7 @@ SCAN_ROWS = [
 
 @pytest.mark.parametrize(("value", "words"), SCAN_ROWS)
 def test_scan_refuses(value, words):
+    # RED until fixed: the message for integers and bools names neither argument, dtype nor way out.
     with pytest.raises(TypeError, match="(?i)" + says(*words)[4:]):
         nanscan.scan(value)
 
@@ -150,6 +156,7 @@ ALLOW_ROWS = [
 
 @pytest.mark.parametrize(("arguments", "kind", "words"), ALLOW_ROWS)
 def test_allow_refuses(arguments, kind, words):
+    # RED until fixed: kinds=5 comes out as a bare TypeError of tuple().
     with pytest.raises(kind, match=says(*words)):
         nanscan.allow(*arguments)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 
 import pytest
 import torch
+from torch import nn
 
 import nanscan
 
@@ -82,27 +84,31 @@ def test_what_a_callable_raises_in_backward_comes_out(training):
     assert not scanner.closed
 
 
-def test_a_callable_that_raises_loses_no_event(make_net):
-    # GIVEN two findings that are told at the same moment: bad data in both of two root calls of one manual step
-    net = make_net()
+class Branches(nn.Module):
+    def __init__(self, first, second):
+        super().__init__()
+        self.first, self.second = first, second
 
+    def forward(self, x):
+        return self.first(x) + self.second(x)
+
+
+def test_a_callable_that_raises_loses_no_event(make_net):
+    # RED until fixed: events after the one whose callable raised are dropped.
+    # GIVEN two origins that are told at the same moment
     def stop(event):
         raise OwnError
 
-    scanner = nanscan.enable(net, on_anomaly=stop)
-    with torch.no_grad():
-        net.a.bias.fill_(float("nan"))
-        net.b.bias.fill_(float("nan"))
-    with pytest.raises(OwnError), torch.no_grad():
-        net(torch.ones(1, 4))
-    n_events = scanner.stats["errors"]
-    scanner.options  # noqa: B018
-    twin = make_net()
-    twin.load_state_dict(net.state_dict())
-    quiet = nanscan.enable(twin, on_anomaly="record")
-    with torch.no_grad():
-        twin(torch.ones(1, 4))
-    assert n_events == quiet.stats["errors"]
+    errors = []
+    for policy in ("record", stop):
+        model = Branches(make_net(), make_net())
+        model.first.trap.bad = model.second.trap.bad = "forward"
+        scanner = nanscan.enable(model, on_anomaly=policy)
+        with torch.no_grad(), nullcontext() if policy == "record" else pytest.raises(OwnError):
+            model(torch.ones(1, 4))
+        errors.append([e.module for e in scanner.events])
+    assert errors[0] == ["first.trap", "second.trap"]
+    assert errors[1] == errors[0]
 
 
 def test_a_callable_may_use_the_scanner(training):

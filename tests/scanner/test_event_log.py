@@ -119,11 +119,14 @@ NAMES = [
 
 
 @pytest.mark.parametrize(("environment", "name"), NAMES)
-def test_rank_and_restart_are_in_the_name(run_program, tmp_path, environment, name):
-    done = run_program(PROGRAM + "\n    print(os.getpid())", **environment)
-    (path,) = (tmp_path / "log").iterdir()
-    assert path.name == name.format(pid=done.stdout.strip())
-    (log,) = read_dir(tmp_path / "log")
+def test_rank_and_restart_are_in_the_name(training, monkeypatch, tmp_path, environment, name):
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    with nanscan.enable(training.net, on_anomaly="record", dir=tmp_path):
+        training.run(3, at={1: "forward"})
+    (path,) = tmp_path.iterdir()
+    assert path.name == name.format(pid=os.getpid())
+    (log,) = read_dir(tmp_path)
     assert log.first.rank == int(environment.get("RANK", 0))
     assert log.end["steps"] == 3
 
@@ -137,6 +140,7 @@ def test_several_ranks_are_one_report(run_program, tmp_path):
 
 
 def test_a_program_that_never_closes_still_ends_its_log(run_program, tmp_path):
+    # RED until fixed: nothing is judged or written at interpreter exit.
     # GIVEN the two lines of the README: enable, then train until the program is over, its last step bad
     run_program("""
     scanner = nanscan.enable(net, on_anomaly="record", dir="log")
@@ -149,18 +153,22 @@ def test_a_program_that_never_closes_still_ends_its_log(run_program, tmp_path):
 
 
 def test_a_killed_program_leaves_a_readable_log(run_program, tmp_path):
-    run_program("""
+    run_program(
+        """
     import signal
     scanner = nanscan.enable(net, on_anomaly="record", dir="log")
     step(bad=True)
     os.kill(os.getpid(), signal.SIGKILL)
-    """, expect=-9)
+    """,
+        expect=-9,
+    )
     report = Report.from_logs(read_dir(tmp_path / "log"))
     assert report.first.module == "1"
     assert report.unfinished == [0]
 
 
 def test_a_disk_that_is_full_stops_nothing_and_is_said(run_program):
+    # RED until fixed: EventLog.error is read by nobody.
     # GIVEN a limit on the size of files that is reached in the middle of the event's line
     done = run_program("""
     import resource

@@ -32,12 +32,18 @@ FORK = """
 """
 
 
+@pytest.fixture
+def run_forking(run_program):
+    """run_forking(source): a program with an open scanner and child(action), which runs an action in a forked child."""
+    return lambda source, **options: run_program(FORK + source, **options)
+
+
 def kinds(folder):
     return {p.name: [json.loads(line)["kind"] for line in p.read_text().splitlines()] for p in folder.iterdir()}
 
 
-def test_a_child_trains_on_and_is_inert(run_program, tmp_path):
-    done = run_program(FORK + """
+def test_a_child_trains_on_and_is_inert(run_forking, tmp_path):
+    done = run_forking("""
     def train():
         for _ in range(3):
             step(bad=True)
@@ -55,8 +61,8 @@ def test_a_child_trains_on_and_is_inert(run_program, tmp_path):
     assert list(kinds(tmp_path / "log").values()) == [["start", "end"]]
 
 
-def test_a_child_that_closes_ends_nobodys_log(run_program, tmp_path):
-    run_program(FORK + """
+def test_a_child_that_closes_ends_nobodys_log(run_forking, tmp_path):
+    run_forking("""
     child(lambda: (scanner.close(), nanscan.disable()))
     child(nanscan.disable)
     step()
@@ -70,9 +76,10 @@ def test_a_child_that_closes_ends_nobodys_log(run_program, tmp_path):
     assert list(kinds(tmp_path / "log").values()) == [["start", "event", "end"]]
 
 
-def test_a_scanner_of_the_childs_own_works(run_program):
+def test_a_scanner_of_the_childs_own_works(run_forking):
+    # RED until fixed: set_inert(True) is for the whole process and for ever.
     # GIVEN a child (a worker of multiprocessing with "fork") that enables a scanner for itself
-    done = run_program(FORK + """
+    done = run_forking("""
     def own():
         nanscan.disable()
         other = nn.Sequential(nn.Linear(4, 4), Trap())
@@ -90,8 +97,9 @@ def test_a_scanner_of_the_childs_own_works(run_program):
     assert done.stdout.splitlines()[-1] == "2"
 
 
-def test_a_child_may_watch_the_parents_model_itself(run_program):
-    done = run_program(FORK + """
+def test_a_child_may_watch_the_parents_model_itself(run_forking):
+    # RED until fixed: as above; the parent's scanner counts as open.
+    done = run_forking("""
     def own():
         with nanscan.enable(net, on_anomaly="record") as mine:
             step(bad=True)
@@ -102,9 +110,10 @@ def test_a_child_may_watch_the_parents_model_itself(run_program):
     assert "error: nan (origin) in forward, step 0: 1 (Trap)" in done.stdout
 
 
-def test_a_child_of_a_program_whose_scanner_is_closed(run_program):
+def test_a_child_of_a_program_whose_scanner_is_closed(run_forking):
+    # RED until fixed: as above: the child's own scanner is half blind.
     # GIVEN a parent that has long closed its scanner
-    done = run_program(FORK + """
+    done = run_forking("""
     scanner.close()
 
     def own():
@@ -117,8 +126,9 @@ def test_a_child_of_a_program_whose_scanner_is_closed(run_program):
     assert "error: nan (origin) in forward, step 0: 1 (Trap)" in done.stdout
 
 
-def test_fork_while_another_thread_is_inside_the_scanner(run_program):
-    done = run_program(FORK + """
+def test_fork_while_another_thread_is_inside_the_scanner(run_forking):
+    done = run_forking(
+        """
     import threading
 
     stop = threading.Event()
@@ -135,12 +145,14 @@ def test_fork_while_another_thread_is_inside_the_scanner(run_program):
     stop.set()
     thread.join()
     print("done")
-    """, timeout=100)
+    """,
+        timeout=100,
+    )
     assert done.stdout == "done\n"
 
 
-def test_data_loader_workers(run_program):
-    done = run_program(FORK + """
+def test_data_loader_workers(run_forking):
+    done = run_forking("""
     from torch.utils.data import DataLoader, Dataset
 
     class Data(Dataset):

@@ -32,9 +32,9 @@ def test_a_with_block_closes(training, hooks_of):
 
 
 def test_a_with_block_closes_when_the_program_fails(training, hooks_of):
-    with pytest.raises(ZeroDivisionError), nanscan.enable(training.net) as scanner:
-        training.run(1)
-        raise ZeroDivisionError
+    scanner = nanscan.enable(training.net)
+    with pytest.raises(RuntimeError), scanner:
+        training.step(x=torch.ones(3, 5))  # [3, 5] into Linear(4, 8)
     assert scanner.closed
     assert hooks_of(training.net) == []
 
@@ -153,6 +153,7 @@ def test_a_report_shows_itself_in_notebooks(training):
 
 
 def test_a_lazy_module_is_watched_once_it_has_parameters():
+    # RED until fixed: parameters are collected at enable() only.
     # GIVEN parameters that come into being in the first forward
     model = nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 2))
     scanner = nanscan.enable(model, on_anomaly="record")

@@ -1,4 +1,4 @@
-"""However long the run: memory, log and time per step stay bounded. Marked slow; each line says what it takes."""
+"""However long the run: memory, log and time per step stay bounded."""
 
 from __future__ import annotations
 
@@ -50,15 +50,18 @@ def growth_over(steps, warm_up, one_step):
     return resident() - before
 
 
-ANOMALIES = ["bad data", "bad gradient", "bad forward"]
+ANOMALIES = [
+    pytest.param("bad data", 100_000, id="data-100_000"),  # about 100 s of one core, of which the scanner has 4 / 5
+    pytest.param("bad gradient", 20_000, id="gradient-20_000"),
+    pytest.param("bad check", 20_000, id="check-20_000"),
+]
 
 
-@pytest.mark.parametrize("kind", ANOMALIES)
-def test_100_000_steps_with_an_anomaly_on_each(kind, tmp_path, record_property):
-    # takes 40 to 90 s each on one busy core
+@pytest.mark.parametrize(("kind", "steps"), ANOMALIES)
+def test_an_anomaly_on_each_step(kind, steps, tmp_path, record_property):
     torch.manual_seed(0)
     model = Tiny()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     scanner = nanscan.enable(model, on_anomaly="record", dir=tmp_path)
     good, bad = torch.ones(2, 2), torch.tensor([[1.0, float("nan")], [1.0, 1.0]])
     sign = torch.tensor(-1.0)
@@ -68,7 +71,7 @@ def test_100_000_steps_with_an_anomaly_on_each(kind, tmp_path, record_property):
         out = model(bad if kind == "bad data" else good)
         if kind == "bad gradient":
             loss = (out * 0 + sign).sqrt().sum()
-        elif kind == "bad forward":
+        elif kind == "bad check":
             loss = out.sum()
             nanscan.check(loss.detach() * float("nan"), "loss")
         else:
@@ -79,18 +82,18 @@ def test_100_000_steps_with_an_anomaly_on_each(kind, tmp_path, record_property):
         optimizer.step()
 
     began = time.perf_counter()
-    grown = growth_over(100_000, 5_000, step)
-    record_property("microseconds per step", round((time.perf_counter() - began) * 10))
+    grown = growth_over(steps, 5_000, step)
+    record_property("microseconds per step", round((time.perf_counter() - began) * 1e6 / steps))
     scanner.close()
     assert scanner.coverage["failure"] is None
-    assert scanner.stats["errors"] == 100_000
+    assert scanner.stats["errors"] == steps
     assert scanner.stats["dropped"] == 0
     assert len(scanner.events) <= 1000
     assert grown < 20 * MIB, f"{grown / MIB:.1f} MiB"
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < MIB
 
 
-def test_poisoned_parameters_for_20_000_steps(tmp_path):
+def test_poisoned_parameters_for_10_000_steps(tmp_path):
     # GIVEN a NaN that the first update wrote into every parameter, and nobody who looks
     model = Tiny()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -101,9 +104,9 @@ def test_poisoned_parameters_for_20_000_steps(tmp_path):
         model(torch.full((2, 2), float("nan") if i == 0 else 1.0)).sum().backward()
         optimizer.step()
 
-    grown = growth_over(20_000, 2_000, step)
+    grown = growth_over(10_000, 2_000, step)
     assert scanner.stats["errors"] == 1
-    assert scanner.stats["repeats"] >= 19_000
+    assert scanner.stats["repeats"] >= 9_900
     assert grown < 20 * MIB, f"{grown / MIB:.1f} MiB"
 
 
@@ -132,24 +135,25 @@ def test_100_000_forwards_of_a_step_that_never_ends(kind):
     assert grown < 20 * MIB, f"{grown / MIB:.1f} MiB"
 
 
-def test_bad_forwards_of_a_step_that_never_ends():
-    # GIVEN a server that is sent bad data for ever, with clock="manual" and no step()
+@pytest.mark.parametrize("clock", ["manual", "auto"])
+def test_bad_forwards_of_a_step_that_never_ends(clock):
+    # RED until fixed: a step's facts grow, and each judgement walks over all of them.
+    # GIVEN a server that is sent bad data for ever; clock="auto" and no no_grad(): nothing says that a step is over
     model = Tiny()
-    scanner = nanscan.enable(model, on_anomaly="record", clock="manual")
+    scanner = nanscan.enable(model, on_anomaly="record", clock=clock)
     bad = torch.full((2, 2), float("nan"))
     times = []
 
     def step(i):
-        began = time.perf_counter()
-        with torch.no_grad():
-            model(bad)
-        times.append(time.perf_counter() - began)
+        began = time.process_time()
+        model(bad)
+        times.append(time.process_time() - began)
 
-    grown = growth_over(20_000, 2_000, step)
+    grown = growth_over(4_000, 1_000, step)
     assert scanner.stats["dropped"] == 0
-    assert grown < 20 * MIB, f"{grown / MIB:.1f} MiB"
-    early, late = sorted(times[1000:2000])[500], sorted(times[-1000:])[500]
-    assert late < 5 * early, f"a call takes {1e6 * early:.0f} us at first and {1e6 * late:.0f} us in the end"
+    early, late = sorted(times[500:1000])[250], sorted(times[-500:])[250]
+    assert late < 2 * early, f"a call takes {1e6 * early:.0f} us at first and {1e6 * late:.0f} us in the end"
+    assert grown < 4 * MIB, f"{grown / MIB:.1f} MiB in 3000 calls"
 
 
 def test_many_short_lived_scanners():
@@ -159,4 +163,10 @@ def test_many_short_lived_scanners():
         with nanscan.enable(model, on_anomaly="record"):
             model(torch.ones(2, 2)).sum().backward()
 
-    assert growth_over(600, 100, step) < 20 * MIB
+    for i in range(100):
+        step(i)
+    gc.collect()
+    objects = len(gc.get_objects())
+    # A ring is 4 MiB; the allocator keeps some of them for later.
+    assert growth_over(1_000, 100, step) < 128 * MIB
+    assert len(gc.get_objects()) - objects < 100

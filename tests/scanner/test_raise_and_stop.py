@@ -156,9 +156,10 @@ def test_after_raising_the_hooks_are_in_step_again(make_net, policy):
     outside = nanscan.enable(outer, on_anomaly="record")
     with torch.no_grad():
         inner.trap.bad = "forward"
+        if policy == "stop":
+            outer(torch.ones(1, 4))
         with pytest.raises(nanscan.NonFiniteError):
-            for _ in range(2):
-                outer(torch.ones(1, 4))
+            outer(torch.ones(1, 4))
         inner.trap.bad = None
         outer(torch.ones(1, 4))
         outer.head.weight.fill_(float("nan"))

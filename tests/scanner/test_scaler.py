@@ -1,4 +1,4 @@
-"""Loss scaling: skipped steps are expected and silent, a NaN of the forward is not, and raising waits for the verdict."""
+"""Loss scaling: skipped steps are expected and silent, a NaN of the forward is not, raising waits for the verdict."""
 
 from __future__ import annotations
 

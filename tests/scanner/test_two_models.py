@@ -14,9 +14,8 @@ import nanscan
 def test_the_same_model_twice_is_refused_by_name(make_net):
     net = make_net()
     nanscan.enable(net)
-    with pytest.raises(nanscan.NanscanError, match=re.escape("enable(model=Net): the model is already watched")) as info:
+    with pytest.raises(nanscan.NanscanError, match=r"enable\(model=Net\): the model is already.*close\(\) that one"):
         nanscan.enable(net)
-    assert "close() that one first" in str(info.value)
 
 
 def test_a_submodule_of_a_watched_model_is_refused(make_net):
@@ -129,6 +128,7 @@ def test_one_scanner_over_both_counts_every_update(make_net):
 
 
 def test_allowances_count_for_the_scanner_that_is_open(make_net):
+    # RED until fixed: the process-wide count is shown by every scanner.
     # GIVEN an allowance that applied while an earlier scanner was open
     nanscan.allow("trap")
     for fire in (True, False):

@@ -25,7 +25,11 @@ def test_is_the_default_and_names_the_place(training):
     caught = collect(lambda: training.run(4, at={2: "forward"}))
     assert [w.category for w in caught] == [nanscan.NonFiniteWarning]
     text = str(caught[0].message)
-    for words in ("error: nan (origin) in forward, step 2", "trap (Trap)", "24 of 24 elements", "print(scanner.report())"):
+    for words in (
+        "error: nan (origin) in forward, step 2: trap (Trap)",
+        "24 of 24 elements",
+        "print(scanner.report())",
+    ):
         assert words in text
     assert scanner.first.module == "trap"
 
@@ -108,6 +112,7 @@ def test_repeats_are_told_even_where_python_shows_a_line_once(make_net):
 
 
 def test_warnings_as_errors_come_out_as_warnings(training):
+    # RED until fixed: the warning is taken for a fault of ours, and the scanner switches off.
     # GIVEN python -W error, or pytest with filterwarnings = error
     scanner = nanscan.enable(training.net)
     with warnings.catch_warnings():
