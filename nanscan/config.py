@@ -112,7 +112,7 @@ def check_options(
         schedule=_check_schedule(schedule),
         clock=_choice("clock", clock, CLOCKS),
         max_events=check_positive("max_events", max_events),
-        dir=_check_dir(dir if dir is not None else env.dir),
+        dir=_check_dir(dir) if dir is not None else _check_dir(env.dir, "NANSCAN_DIR"),
         skip=check_filter("skip", skip) or (),
         include=check_filter("include", include),
     )
@@ -170,7 +170,7 @@ def _check_schedule(value: Any) -> Callable[[int], Any] | None:
     return value
 
 
-def _check_dir(value: str | os.PathLike[str] | None) -> Path | None:
+def _check_dir(value: str | os.PathLike[str] | None, name: str = "dir") -> Path | None:
     if value is None:
         return None
     if not isinstance(value, (str, os.PathLike)):
@@ -181,9 +181,10 @@ def _check_dir(value: str | os.PathLike[str] | None) -> Path | None:
         with tempfile.TemporaryFile(dir=path):  # permission bits lie to root and on network file systems
             pass
     except OSError as err:
+        way_out = "dir=None for no log" if name == "dir" else f"unset {name} for no log"
         raise ValueError(
-            f"dir={str(value)!r} cannot be written ({err}); give a folder that can be created and written to, "
-            "or dir=None for no log"
+            f"{name}={str(value)!r} cannot be written ({err}); give a folder that can be created and written to, "
+            f"or {way_out}"
         ) from err
     return path
 

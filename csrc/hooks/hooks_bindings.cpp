@@ -122,6 +122,10 @@ void bind_hooks(py::module_& m) {
       .def("traced_call", [](Session& s, uint32_t site, int64_t parent_site, bool root, const py::list& inputs, const py::list& outputs) {
              return traced_call(s, site, static_cast<uint32_t>(parent_site), root, unpack_all(inputs), unpack_all(outputs));
            }, py::arg("site"), py::arg("parent_site"), py::arg("root"), py::arg("inputs"), py::arg("outputs"))
+      .def("traced_parameter", [](Session& s, const py::handle& t, uint32_t site, uint32_t module_site) {
+             traced_parameter(s, unpack(t, "tensor"), site, module_site);
+           }, py::arg("tensor"), py::arg("site"), py::arg("module_site"))
+      .def("abandon", [](Session& s) { s.closed.store(true); })
       .def("drain", drain)
       .def("shape", [](const Session& s, uint32_t id) { return py::tuple(py::cast(s.shapes.at(id))); }, py::arg("id"))
       .def("counters", counters)

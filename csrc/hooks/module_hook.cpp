@@ -128,7 +128,12 @@ PyObject* enter(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
   auto& tap = *reinterpret_cast<ModuleTap*>(self);
   Session& session = **tap.session;
   if (nargs != 2) return PyErr_Format(PyExc_TypeError, "enter(args, kwargs) takes 2 arguments, got %zd", nargs);
-  if (process_inert().load(std::memory_order_relaxed) || !session.watching()) Py_RETURN_NONE;
+  if (process_inert().load(std::memory_order_relaxed)) Py_RETURN_NONE;
+  if (!session.watching()) {
+    // Batches are numbered whether or not this step is scanned.
+    if (tap.options.root && !session.closed.load(std::memory_order_relaxed) && !in_backward()) session.batch.fetch_add(1);
+    Py_RETURN_NONE;
+  }
   InsideHook inside;
   if (inside.reentered()) Py_RETURN_NONE;
   ThreadState& state = thread_state();

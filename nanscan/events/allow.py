@@ -90,6 +90,10 @@ def event_kinds(event: Event) -> frozenset[str]:
 
 
 def _expand(kinds: str | Iterable[str]) -> frozenset[str]:
+    if not isinstance(kinds, Iterable):
+        raise TypeError(
+            f"allow(kinds={kinds!r}): found {type(kinds).__name__}; use some of {', '.join(map(repr, KINDS))}"
+        )
     wanted = (kinds,) if isinstance(kinds, str) else tuple(kinds)
     unknown = [kind for kind in wanted if kind not in KINDS]
     if unknown or not wanted:

@@ -38,6 +38,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +53,13 @@ MIN_GAIN = 0.4  # doublings
 WITNESSES = ((SiteKind.PARAM, "parameters", 1.0, 1), (SiteKind.OUTPUT, "module outputs", 2.0, 2))
 _GRADIENTS = (SiteKind.GRAD_OUTPUT, SiteKind.GRAD_INPUT, SiteKind.PARAM_GRAD)
 Bools = NDArray[np.bool_]
+
+
+class _Past(NamedTuple):
+    """Of some sites: how many values they had before, and the largest they settled at."""
+
+    counts: Ints
+    settled: Floats
 
 
 @dataclass(slots=True)
@@ -106,7 +114,8 @@ class GrowthWatch:
         self._sites = sites
         self._threshold, self._warmup, self._share, self._n_rise = threshold, warmup, share, rise
         self._min_ratio, self._surge = math.log2(min_ratio), math.log2(surge)
-        self._kinds: NDArray[np.int8] = np.zeros(0, np.int8)
+        self._kinds: NDArray[np.int8] = np.zeros(0, np.int8)  # by site
+        self._is_gradient: Bools = np.zeros(0, np.bool_)  # by site
         self._episode: _Episode | None = None
         self._surged = False  # gradients and outputs surged in the last step, and nobody else agreed yet
 
@@ -128,23 +137,24 @@ class GrowthWatch:
         if out:
             grown = np.array(finding.sites) if finding is not None else np.zeros(0, np.int64)
             self._episode = _Episode(grown, self._medians(grown)[0] + self._min_ratio, step)
-        self.history.end(step)
+        self.history.end(step, now)
         return out
 
     def _judge(self, step: int, now: Now) -> GrowthFinding | None:
         if not len(now.sites):
             return None
-        kinds = self._kinds_of(now.sites)
-        gradient = np.isin(kinds, _GRADIENTS)
+        self._learn_kinds()
+        gradient = self._is_gradient[now.sites]
         gradients = Now(now.sites[gradient], now.log_rms[gradient])
-        return self._find_surge(step, now, kinds, gradients) or self._find_rise(step, gradients)
+        past = _Past(self.history.counts[gradients.sites], self.history.settled[gradients.sites])
+        return self._find_surge(step, now, gradients, past) or self._find_rise(step, gradients, past)
 
-    def _find_rise(self, step: int, now: Now) -> GrowthFinding | None:
-        judged = self.history.counts[now.sites] >= self._warmup
-        n_judged = int(judged.sum())
+    def _find_rise(self, step: int, now: Now, past: _Past) -> GrowthFinding | None:
+        judged = past.counts >= self._warmup
+        n_judged = int(np.count_nonzero(judged))
         # Cheap first: few sites of a healthy step stand above all they have settled at.
-        hot = judged & (now.log_rms >= self.history.settled[now.sites])
-        if not self._enough(int(hot.sum()), n_judged):
+        hot = judged & (now.log_rms >= past.settled)
+        if not self._enough(int(np.count_nonzero(hot)), n_judged):
             return None
         sites, x = now.sites[hot], now.log_rms[hot]
         path = np.column_stack([self.history.newest(sites, self._n_rise), x])
@@ -172,12 +182,12 @@ class GrowthWatch:
             ),
         )  # fmt: skip
 
-    def _find_surge(self, step: int, now: Now, kinds: NDArray[np.int8], gradients: Now) -> GrowthFinding | None:
-        over, ceiling, n_known = self._above_ceiling(gradients, self._surge)
-        if not self._enough(int(over.sum()), n_known):
+    def _find_surge(self, step: int, now: Now, gradients: Now, past: _Past) -> GrowthFinding | None:
+        over, ceiling, n_known = self._above_ceiling(gradients, past, self._surge)
+        if not self._enough(int(np.count_nonzero(over)), n_known):
             self._surged = False
             return None
-        witnesses = self._witnesses(now, kinds)
+        witnesses = self._witnesses(now)
         if witnesses is None:
             return None
         above = gradients.log_rms - ceiling
@@ -194,29 +204,31 @@ class GrowthWatch:
             ),
         )  # fmt: skip
 
-    def _witnesses(self, now: Now, kinds: NDArray[np.int8]) -> tuple[int, int, str, float] | None:
+    def _witnesses(self, now: Now) -> tuple[int, int, str, float] | None:
         """Who went along with a surge of the gradients: how many, of how many, what, by what ratio at least."""
         before, self._surged = self._surged, False
+        kinds = self._kinds[now.sites]
         for kind, what, gain, n_steps in WITNESSES:
             of_kind = kinds == kind
-            over, _, n_of = self._above_ceiling(Now(now.sites[of_kind], now.log_rms[of_kind]), gain)
+            sites = now.sites[of_kind]
+            past = _Past(self.history.counts[sites], self.history.settled[sites])
+            over, _, n_of = self._above_ceiling(Now(sites, now.log_rms[of_kind]), past, gain)
             if n_of and over.sum() >= self._share * n_of:
                 if n_steps == 1 or before:
                     return int(over.sum()), n_of, what, 2.0**gain
                 self._surged = True
         return None
 
-    def _above_ceiling(self, now: Now, gain: float) -> tuple[Bools, Floats, int]:
+    def _above_ceiling(self, now: Now, past: _Past, gain: float) -> tuple[Bools, Floats, int]:
         """Which sites are `gain` doublings above the largest value before, that value, and how many sites have one."""
-        counts = self.history.counts[now.sites]
-        ceiling = self.history.settled[now.sites]
+        counts, ceiling = past
         young = np.flatnonzero(counts < self._warmup)
         if len(young):
+            ceiling = ceiling.copy()
             ceiling[young] = self.history.values(now.sites[young]).max(axis=1)  # window > warmup: all of its values
         known = counts > 0
-        with np.errstate(invalid="ignore"):
-            over: Bools = known & (now.log_rms - ceiling >= gain)
-        return over, ceiling, int(known.sum())
+        over: Bools = known & (now.log_rms - ceiling >= gain)  # log_rms is finite, so no inf - inf
+        return over, ceiling, int(np.count_nonzero(known))
 
     def _follow(self, step: int, now: Now, finding: GrowthFinding | None) -> None:
         """End the episode when it is over."""
@@ -252,11 +264,11 @@ class GrowthWatch:
         """Together, and never a single site: one gradient alone is not an explosion of the program."""
         return n >= 2 and n >= self._share * of
 
-    def _kinds_of(self, sites: Ints) -> NDArray[np.int8]:
+    def _learn_kinds(self) -> None:
         if len(self._kinds) < len(self._sites):  # the table only grows
             new = [int(self._sites[i].kind) for i in range(len(self._kinds), len(self._sites))]
             self._kinds = np.concatenate([self._kinds, np.array(new, np.int8)])
-        return self._kinds[sites]
+            self._is_gradient = np.isin(self._kinds, _GRADIENTS)
 
 
 def _median(values: Floats, n: Ints) -> Floats:

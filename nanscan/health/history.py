@@ -90,17 +90,25 @@ class SiteHistory:
         sites = np.flatnonzero(self._now_log > -np.inf)
         return Now(sites, self._now_log[sites])
 
-    def end(self, step: int) -> None:
-        """Close the running step: its values become the newest of the history."""
-        sites, log = self.now()
-        slots = self.counts[sites] % self.window
+    def end(self, step: int, now: Now | None = None) -> None:
+        """Close the running step: its values become the newest of the history.
+
+        Args:
+            now: what `now()` says, if it was asked since the last `add`.
+        """
+        sites, log = self.now() if now is None else now
+        counts = self.counts[sites]
+        slots = counts % self.window
         self._log[sites, slots] = log
         self._absmax[sites, slots] = self._now_absmax[sites]
         self._steps[sites, slots] = step
-        self.counts[sites] += 1
-        old = sites[self.counts[sites] >= self.recent]
-        aged = self._log[old, (self.counts[old] - self.recent) % self.window]
-        self.settled[old] = np.maximum(self.settled[old], aged)
+        counts += 1
+        self.counts[sites] = counts
+        old = counts >= self.recent
+        if old.any():
+            sites, counts = sites[old], counts[old]
+            aged = self._log[sites, (counts - self.recent) % self.window]
+            self.settled[sites] = np.maximum(self.settled[sites], aged)
         self._now_log.fill(-np.inf)
         self._now_absmax.fill(0.0)
 

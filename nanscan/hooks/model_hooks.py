@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from typing import Any
@@ -14,7 +15,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from nanscan.hooks import traced
 from nanscan.hooks.core import ATTEND_BAD, CoreSession
-from nanscan.hooks.module_hook import Hook, PreHook, RootHook, RootPreHook
+from nanscan.hooks.module_hook import Hook, OuterCall, OuterHook, OuterPreHook, PreHook, RootHook, RootPreHook
 from nanscan.sites import SiteTable
 
 # Dropout makes no non-finite value of its own (it selects and scales by 1 / (1 - p)), and its planted zeros would
@@ -76,6 +77,9 @@ class ModelHooks:
         self._handles: list[Any] = []
         self._base: dict[str, int] = {}
         self._root_pre: PreHook | RootPreHook | None = None
+        self._outer_pre: OuterPreHook | None = None
+        self._outer = OuterCall()
+        self.lazy = False  # some parameter has no data yet
         traced.SESSIONS[self.number] = self
         for name, module in list(model.named_modules()):
             if self._wanted(name, module, skip, include):
@@ -109,12 +113,25 @@ class ModelHooks:
         # A module that writes its input in place must have it scanned first: afterwards it is gone.
         tap = self.core.tap(base, root=root, eager_inputs=bool(getattr(module, "inplace", False)))
         place = traced.Place(self.number, base, self._parent_site(name), root)
-        pre = RootPreHook(tap.enter, self.begin, place) if root else PreHook(tap.enter)
+        pre = RootPreHook(tap.enter, self.begin, place, self._outer) if root else PreHook(tap.enter)
         if name == "":
             self._root_pre = pre
         self._handles.append(module.register_forward_pre_hook(pre, with_kwargs=True))
-        post = (RootHook if root else Hook)(tap.leave, self.attend, place)
+        post = RootHook(tap.leave, self.attend, place, self._outer) if root else Hook(tap.leave, self.attend, place)
         self._handles.append(module.register_forward_hook(post, with_kwargs=True, always_call=True))
+
+    def hook_compiled(self, compiled: nn.Module) -> None:
+        """Hook the OptimizedModule around the model as well: its calls are the batches, seen outside the graph."""
+        base = self._base.get("")
+        if base is None or not self.clock:
+            return
+        tap = self.core.tap(base, root=True)
+        place = traced.Place(self.number, base, -1, True)
+        pre = OuterPreHook(tap.enter, self.begin, place, self._outer)
+        post = OuterHook(tap.leave, self.attend, place, self._outer)
+        self._outer_pre = pre
+        self._handles.append(compiled.register_forward_pre_hook(pre, with_kwargs=True))
+        self._handles.append(compiled.register_forward_hook(post, with_kwargs=True, always_call=True))
 
     def _parent_site(self, name: str) -> int:
         """OUTPUT site of the nearest watched ancestor by name, -1 for none (compiled code has no call stack)."""
@@ -126,15 +143,22 @@ class ModelHooks:
 
     def watch_tensors(self, model: nn.Module) -> None:
         """(Re)collect the parameters and floating buffers that are scanned as a whole."""
+        self.parameters.clear()
+        self.buffers.clear()
+        self._own: dict[int, list[tuple[weakref.ref[torch.Tensor], int]]] = {}
+        self.lazy = False
         modules = dict(model.named_modules(remove_duplicate=False))
         for name, parameter in model.named_parameters():
             if isinstance(parameter, UninitializedParameter):
-                continue  # a lazy module's: it has no data yet
+                self.lazy = True  # no data yet: collected once a forward has given it some
+                continue
             owner = name.rpartition(".")[0]
             kind = type(modules[owner]).__name__ if owner in modules else None
             full = self.full_name(name)
             self.parameters.append(full)
-            self.core.watch(parameter, self.sites.add_parameter(full, self.full_name(owner), kind), True)
+            site = self.sites.add_parameter(full, self.full_name(owner), kind)
+            self.core.watch(parameter, site, True)
+            self._own.setdefault(self._base.get(owner, -1), []).append((weakref.ref(parameter), site))
         for name, buffer in model.named_buffers():
             if isinstance(buffer, UninitializedBuffer) or not (buffer.is_floating_point() or buffer.is_complex()):
                 continue
@@ -149,6 +173,11 @@ class ModelHooks:
         if self._root_pre is not None:
             self._root_pre(model, args, {})
 
+    def enter_compiled(self, compiled: nn.Module, args: Any) -> None:
+        """The same for a call of the OptimizedModule around it."""
+        if self._outer_pre is not None:
+            self._outer_pre(compiled, args, {})
+
     def traced_begin(self, site: int, inputs: list[torch.Tensor]) -> None:
         """Called by the op ``nanscan::begin`` when a compiled forward starts to run."""
         self.begin()
@@ -159,8 +188,13 @@ class ModelHooks:
     ) -> None:
         """Called by the op ``nanscan::observe`` when a module inside a compiled graph has run."""
         bad = self.core.traced_call(site, parent_site, root, inputs, outputs)
-        if root and bad:
-            self.attend(ATTEND_BAD)
+        if bad:
+            for reference, parameter_site in self._own.get(site, ()):
+                parameter = reference()
+                if parameter is not None:
+                    self.core.traced_parameter(parameter, parameter_site, site)
+            if root:
+                self.attend(ATTEND_BAD)
 
     def remove(self) -> None:
         """Take every hook off. Safe to call twice."""

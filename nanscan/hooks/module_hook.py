@@ -6,6 +6,7 @@ registered op instead (nanscan.hooks.traced), so that a compiled model stays one
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -36,6 +37,15 @@ class _Hook:
         return getattr, (nullcontext(), "__exit__")
 
 
+class OuterCall(threading.local):
+    """Is a compiled model's own call running on this thread? Its hooks sit on the OptimizedModule, outside the graph.
+
+    The same hooks sit on the module inside too, for those who call that one directly, and stay quiet here.
+    """
+
+    depth = 0
+
+
 class PreHook(_Hook):
     """Before a module's forward."""
 
@@ -52,20 +62,36 @@ class PreHook(_Hook):
 class RootPreHook(_Hook):
     """Before the root's forward: a step may have ended, a batch begins."""
 
-    __slots__ = ("begin", "enter", "place")
+    __slots__ = ("begin", "enter", "outer", "place")
 
-    def __init__(self, enter: Callable[[Any, Any], None], begin: Callable[[], None], place: traced.Place) -> None:
+    def __init__(
+        self, enter: Callable[[Any, Any], None], begin: Callable[[], None], place: traced.Place, outer: OuterCall
+    ) -> None:
         self.enter = enter
         self.begin = begin
         self.place = place
+        self.outer = outer
 
     @run_uncompiled
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if is_dynamo_compiling():
             traced.begin(self.place, args, kwargs)
-        else:
+        elif not self.outer.depth:
             self.begin()
             self.enter(args, kwargs)
+
+
+class OuterPreHook(RootPreHook):
+    """The same on an OptimizedModule."""
+
+    __slots__ = ()
+
+    @run_uncompiled
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if not is_dynamo_compiling():
+            self.begin()
+            self.enter(args, kwargs)
+            self.outer.depth += 1
 
 
 class Hook(_Hook):
@@ -92,13 +118,38 @@ class Hook(_Hook):
 class RootHook(Hook):
     """After the root's forward: the same, never compiled as a frame of its own."""
 
-    __slots__ = ()
+    __slots__ = ("outer",)
+
+    def __init__(
+        self,
+        leave: Callable[[Any, Any, Any, Any], int],
+        attend: Callable[[int], None],
+        place: traced.Place,
+        outer: OuterCall,
+    ) -> None:
+        super().__init__(leave, attend, place)
+        self.outer = outer
 
     @run_uncompiled
     def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if is_dynamo_compiling():
             traced.observe(self.place, args, kwargs, output)
-        else:
+        elif not self.outer.depth:
             news = self.leave(module, args, kwargs, output)
             if news:
                 self.attend(news)
+
+
+class OuterHook(RootHook):
+    """The same on an OptimizedModule."""
+
+    __slots__ = ()
+
+    @run_uncompiled
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if is_dynamo_compiling():
+            return
+        self.outer.depth = max(0, self.outer.depth - 1)
+        news = self.leave(getattr(module, "_orig_mod", module), args, kwargs, output)
+        if news:
+            self.attend(news)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nanscan.events.aftermath import Aftermath
-from nanscan.origin.facts import StepFacts
+from nanscan.origin.facts import BadCall, StepFacts
 from nanscan.record import Phase
 from nanscan.sites import SiteKind, SiteTable
 
@@ -18,11 +18,17 @@ class AftermathWatch:
         self._seq: int | None = None  # of the first error
         self._in_step = False
         self._closed = Aftermath()
+        self._forgotten = 0  # bad calls of the first error's step that its facts do not hold any more
 
     def begin(self, seq: int) -> None:
         """An error was told. Only the first one counts."""
         if self._seq is None:
             self._seq, self._in_step = seq, True
+
+    def forget(self, calls: list[BadCall]) -> None:
+        """The running step's facts drop these."""
+        if self._in_step and self._seq is not None:
+            self._forgotten += sum(call.seq > self._seq for call in calls)
 
     def so_far(self, facts: StepFacts, explained: bool) -> Aftermath | None:
         """None while there was no error. `explained`: the running step is bad for a reason told before."""
@@ -44,7 +50,7 @@ class AftermathWatch:
 
     def _measure(self, facts: StepFacts, seq: int) -> Aftermath:
         return Aftermath(
-            outputs=sum(call.seq > seq for call in facts.calls.values()),
+            outputs=self._forgotten + sum(call.seq > seq for call in facts.calls.values()),
             gradients=len({fact.site for fact in facts.param_grads}),
             n_gradients=sum(self._sites[i].kind is SiteKind.PARAM_GRAD for i in range(len(self._sites))),
             parameters=len({fact.site for fact in facts.values if fact.phase == Phase.OPTIMIZER}),

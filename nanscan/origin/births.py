@@ -87,7 +87,7 @@ def _of_input(facts: StepFacts, sites: SiteTable, call: BadCall, fact: Fact) -> 
     source = None if from_site == NO_SITE else sites[from_site]
     changed, known = bool(fact.flags & Flag.CHANGED), bool(fact.flags & Flag.KNOWN)
     made_by_module = known and not changed and source is not None and source.kind is SiteKind.OUTPUT
-    if made_by_module and from_call in facts.calls:
+    if made_by_module and (from_call in facts.calls or facts.is_forgotten(from_call)):
         return None
     root_input = None if made_by_module else _root_input(facts, call, fact, from_site)
     if root_input is not None:

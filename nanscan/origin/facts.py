@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,11 @@ from nanscan.sites import NO_SITE, SiteKind, SiteTable
 NAN, POS, NEG = 1, 2, 4
 INF = POS | NEG
 STRONG = NAN | POS  # -Inf alone is weak: it may be a mask
+
+# A step that never ends (a server, say) must not grow. Older calls than these are forgotten, but never those of the
+# forward that ran last: its backward may still come.
+MAX_KEPT = 1024  # bad calls, or root forwards
+KEPT = MAX_KEPT // 2  # what is left when there were more
 
 # Plain ints: an IntFlag makes an object per operation, which is most of the time of reading a record.
 _INPUT, _PARAM, _LINK, _ENTER = int(Flag.INPUT), int(Flag.PARAM), int(Flag.LINK), int(Flag.ENTER)
@@ -64,6 +70,7 @@ class BadCall:
     top: bool = False
     recompute: bool = False
     bits: int = 0
+    waited: int = 0  # how often it was looked at while it could not be judged yet
 
 
 @dataclass(slots=True, eq=False)
@@ -89,12 +96,22 @@ class StepFacts:
         self.grads: list[BadGrad] = []
         self.param_grads: list[Fact] = []
         self.values: list[Fact] = []  # bad parameters and buffers seen as such, not while explaining a call
+        self.pending: dict[int, BadCall] = {}  # those of `calls` that nobody has judged yet
+        self.absorbed: dict[int, BadCall] = {}  # those of them that seem to have reached no outermost output
+        self.forward_sites: set[int] = set()  # of bad calls that were no recomputation
         self._grad_of_value: dict[int, BadGrad] = {}
+        self._something_bad = False
+        self._first_call = 0
+        self._last_seq = self._seen_until = 0  # the newest record; the same when a forward was last finished
+        # What is left of forgotten calls: their bits, those of outermost ones, and the newest of their ids.
+        self._gone_bits = self._gone_top_bits = self._newest_gone = 0
 
     def add(self, records: np.ndarray) -> None:
         """Take a piece, in seq order. The array is copied: the caller may reuse its memory."""
         records = np.array(records, copy=True)
         self.n_records += len(records)
+        if len(records):
+            self._last_seq = int(records["seq"][-1])
         seqs, calls, sites = records["seq"].tolist(), records["call"].tolist(), records["site"].tolist()
         flags, index, phases = records["flags"].tolist(), records["output_index"].tolist(), records["phase"].tolist()
         n_nan, n_pos, n_neg = (records[name].tolist() for name in ("n_nan", "n_posinf", "n_neginf"))
@@ -103,6 +120,7 @@ class StepFacts:
                 rec = records[i]
                 self._link(int(rec["n"]), calls[i], sites[i], index[i], n_nan[i], n_pos[i], n_neg[i])
             elif flag & _ENTER:
+                self._first_call = self._first_call or calls[i]
                 self.enters.append((seqs[i], calls[i], int(records[i]["n"]), sites[i]))
             else:
                 bits = (NAN if n_nan[i] else 0) | (POS if n_pos[i] else 0) | (NEG if n_neg[i] else 0)
@@ -114,6 +132,7 @@ class StepFacts:
             return
         if not fact.bits:
             return
+        self._something_bad = True
         kind = self._sites[fact.site].kind
         if fact.flags & _PARAM:
             call = self.calls.get(fact.call)
@@ -122,11 +141,13 @@ class StepFacts:
         elif kind is SiteKind.OUTPUT:
             call = self.calls.get(fact.call)
             if call is None:
-                call = self.calls[fact.call] = BadCall(fact.call, fact.site, fact.seq)
+                call = self.calls[fact.call] = self.pending[fact.call] = BadCall(fact.call, fact.site, fact.seq)
             call.outputs.append(fact)
             call.bits |= fact.bits
             call.top |= bool(fact.flags & _TOP)
             call.recompute |= bool(fact.flags & _RECOMPUTE)
+            if not call.recompute:
+                self.forward_sites.add(call.site)
         elif kind in (SiteKind.GRAD_OUTPUT, SiteKind.GRAD_INPUT):
             grad = BadGrad(fact)
             self.grads.append(grad)
@@ -167,12 +188,57 @@ class StepFacts:
 
     def forget_healthy_forwards(self) -> None:
         """Drop what healthy root forwards left, but for the last one's: a step that never ends must not grow."""
-        if self.calls or self.grads or self.checks or self.param_grads or self.values:
+        if self._something_bad:
             return
         self.enters = self.enters[-1:]
         self.inputs = {call: given for call, given in self.inputs.items() if self.is_root(call)}
 
+    def finish_forward(self) -> None:
+        """An outermost call has ended, and what can be judged of it has been."""
+        self.forget_healthy_forwards()
+        self._seen_until = self._last_seq
+
+    def overdue(self) -> int:
+        """The seq below which calls are too old to be kept; 0 while there are few."""
+        cut = 0
+        if len(self.calls) > MAX_KEPT:
+            cut = next(islice(reversed(self.calls.values()), KEPT - 1, None)).seq
+        if len(self.enters) > MAX_KEPT:
+            cut = max(cut, self.enters[-KEPT][0])
+        return min(cut, self._seen_until, self.enters[-1][0] if self.enters else cut)
+
+    def forget_calls(self, cut: int) -> list[BadCall]:
+        """Drop the calls and root forwards before `cut`, which have been judged; returns the calls."""
+        gone = [call for call in self.calls.values() if call.seq < cut]
+        for call in gone:
+            del self.calls[call.call]
+            self._gone_bits |= call.bits
+            self._gone_top_bits |= 0 if call.parent else call.bits
+            self._newest_gone = max(self._newest_gone, call.call)
+        children = ((parent, [c for c in some if c.seq >= cut]) for parent, some in self.children.items())
+        self.children = {parent: some for parent, some in children if some}
+        last = set({enter[3]: enter for enter in self.enters}.values())  # a later backward asks which roots ran
+        self.enters = [enter for enter in self.enters if enter[0] >= cut or enter in last]
+        roots = {enter[1] for enter in self.enters}
+        self.inputs = {c: given for c, given in self.inputs.items() if c in self.calls or c in roots}
+        return gone
+
+    def take_grads(self) -> list[BadGrad]:
+        """The bad gradients of values since the last time. They are judged once, and not kept."""
+        taken, self.grads = self.grads, []
+        self._grad_of_value.clear()
+        return taken
+
     # ---- questions
+
+    @property
+    def bad_forward(self) -> bool:
+        """Whether any module returned NaN or +Inf in this step."""
+        return bool(self._gone_bits & STRONG) or any(call.bits & STRONG for call in self.calls.values())
+
+    def is_forgotten(self, call: int) -> bool:
+        """Whether `call` is of this step, and so old that it is not known any more whether it was bad."""
+        return self.first_call() <= call <= self._newest_gone
 
     def enter_before(self, seq: int) -> tuple[int, int, int, int] | None:
         """The root forward that was the last to begin before `seq`."""
@@ -187,7 +253,7 @@ class StepFacts:
 
     def first_call(self) -> int:
         """Calls below this id belong to earlier steps."""
-        return self.enters[0][1] if self.enters else 0
+        return self._first_call
 
     def bad_inputs(self, call: int) -> int:
         """Bits of everything the call was given; 0 also where nothing was recorded."""
@@ -195,7 +261,7 @@ class StepFacts:
 
     def outputs_before(self, parent: int, seq: int) -> int:
         """Bits of what the bad children of `parent` had returned before `seq`: what its own code had at hand."""
-        bits = 0
+        bits = 0 if parent else self._gone_top_bits
         for child in self.children.get(parent, ()):
             if child.seq >= seq or bits == NAN | INF:
                 break
@@ -204,7 +270,7 @@ class StepFacts:
 
     def all_outputs_before(self, seq: int) -> int:
         """Bits of everything any bad call had returned before `seq`."""
-        bits = 0
+        bits = self._gone_bits
         for call in self.calls.values():
             if call.seq >= seq or bits == NAN | INF:
                 break

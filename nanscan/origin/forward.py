@@ -9,6 +9,8 @@ from nanscan.origin.state import MAX_PROVISIONAL, Memory, StepState
 from nanscan.record import Phase
 from nanscan.sites import SiteTable
 
+MAX_WAITED = 8  # outermost calls that may end before a call inside one of them is known to have ended
+
 
 class ForwardJudge:
     """Judges bad calls and bad checks of a step, in seq order."""
@@ -21,37 +23,60 @@ class ForwardJudge:
     def judge(self, state: StepState, final: bool) -> list[Birth]:
         """Births to tell as errors. Unless `final`, only calls whose badness reached the outermost call are judged:
         of the others it is not known yet that they have ended."""
-        checks = state.facts.checks[state.n_checks :]
-        state.n_checks = len(state.facts.checks)
+        checks, state.facts.checks = state.facts.checks, []
         told: list[Birth] = []
-        ready = self._ready(state, final or bool(checks))
-        for call in ready:
+        for call in self._ready(state, final or bool(checks)):
             while checks and checks[0].seq < call.seq:
                 told += self._judge_check(state, checks.pop(0))
-            if not state.explained:  # bounded work in steps that are bad for a known reason
-                births = births_of(state.facts, self._sites, call)
-                told += [birth for birth in births if self._judge_birth(state, birth)]
-            told += self._unexplained(state, call)
+            told += self._judge_call(state, call)
         for check in checks:
             told += self._judge_check(state, check)
         return told
 
+    def judge_before(self, state: StepState, seq: int) -> list[Birth]:
+        """The same for the calls before `seq`, whatever became of them: they are about to be forgotten."""
+        waiting = (*state.facts.absorbed.values(), *state.facts.pending.values())
+        old = self._take_ready(state, [call for call in waiting if call.seq < seq])
+        return [birth for call in old for birth in self._judge_call(state, call)]
+
+    def _judge_call(self, state: StepState, call: BadCall) -> list[Birth]:
+        told: list[Birth] = []
+        if not state.explained:  # bounded work in steps that are bad for a known reason
+            births = births_of(state.facts, self._sites, call)
+            told += [birth for birth in births if self._judge_birth(state, birth)]
+        return told + self._unexplained(state, call)
+
     def _ready(self, state: StepState, final: bool) -> list[BadCall]:
         facts = state.facts
-        ready = [
-            call
-            for call in facts.calls.values()
-            if call.call not in state.judged and (final or facts.climb(call)[1] is not None)
-        ]
-        state.judged.update(call.call for call in ready)
-        seen = {call.site for call in facts.calls.values() if not call.recompute}
-        return [call for call in ready if not (call.recompute and call.site in seen)]
+        if final:
+            ready = sorted([*facts.absorbed.values(), *facts.pending.values()], key=lambda call: call.seq)
+        else:
+            ready = [call for call in facts.pending.values() if facts.climb(call)[1] is not None]
+        return self._take_ready(state, ready)
+
+    def _take_ready(self, state: StepState, ready: list[BadCall]) -> list[BadCall]:
+        facts = state.facts
+        for call in ready:
+            facts.pending.pop(call.call, None)
+            facts.absorbed.pop(call.call, None)
+        return [call for call in ready if not (call.recompute and call.site in facts.forward_sites)]
+
+    def finish_forward(self, state: StepState) -> None:
+        """An outermost call has ended: what has waited long is not looked at any more until the step's last judgement,
+        or each forward of a step that never ends would cost more than the one before."""
+        facts = state.facts
+        for call in list(facts.pending.values()):
+            call.waited += 1
+            if call.waited > MAX_WAITED:
+                facts.absorbed[call.call] = facts.pending.pop(call.call)
 
     def _judge_birth(self, state: StepState, birth: Birth) -> bool:
         """Whether to tell it now as an error."""
         if not birth.weak and self._explained(state, birth):
             state.explained = True
             self._memory.learn(birth.params)
+            return False
+        if not birth.weak and self._follows_update(state, birth.seq):
             return False
         if state.explained:
             return False
@@ -66,16 +91,37 @@ class ForwardJudge:
             self._memory.counts["consequences"] += 1
             return False
         if birth.weak or not escaped(state.facts, birth):
-            if len(state.provisional) < MAX_PROVISIONAL:
-                state.provisional.append(birth)
+            self._wait(state, birth)
             return False
         return self.tell(state, birth)
+
+    def _wait(self, state: StepState, birth: Birth) -> None:
+        """Keep it for what may still show its harm. One of an earlier forward makes room, best of the same site."""
+        waiting = state.provisional
+        if len(waiting) >= MAX_PROVISIONAL:
+            begin = state.facts.enters[-1][0] if state.facts.enters else 0
+            earlier = [other for other in waiting if other.seq < begin]
+            if not earlier:
+                return
+            waiting.remove(next((other for other in earlier if other.site == birth.site), earlier[0]))
+            self._memory.counts["absorbed"] += 1
+        waiting.append(birth)
 
     def _explained(self, state: StepState, birth: Birth) -> bool:
         """Whether something told in an earlier step is the reason."""
         if birth.carried and self._memory.told_any:
             return True
         return state.poisoned or any(fact.site in state.known for fact in birth.params)
+
+    def _follows_update(self, state: StepState, seq: int) -> bool:
+        """Whether an update of the same step had left bad parameters behind by then; counts it if so."""
+        if not state.spoiled(seq):
+            return False
+        if state.told:
+            self._memory.counts["consequences"] += 1
+        else:
+            state.explained = True
+        return True
 
     def tell(self, state: StepState, birth: Birth) -> bool:
         """Mark as told. False if this site was told in this step already."""
@@ -86,10 +132,6 @@ class ForwardJudge:
         state.told_sites.add(key)
         if birth.data_of:
             state.told_data_of.add(birth.data_of)
-        if birth.start is not None:
-            top = state.facts.climb(birth.start)[1]
-            if top is not None:
-                state.told_tops.add(top.call)
         state.told = True
         state.told_overflow |= birth.fact.bits == NEG
         return True
@@ -98,7 +140,7 @@ class ForwardJudge:
         """An outermost call that returned NaN or +Inf though nothing judged so far accounts for it."""
         if call.parent or call.recompute or not call.bits & STRONG:
             return []
-        state.explained |= state.poisoned
+        state.explained |= state.poisoned or (state.spoiled(call.seq) and not state.told)
         if state.consequence or state.allowed:
             return []
         birth = earliest_reaching(state, call.call)
@@ -119,7 +161,7 @@ class ForwardJudge:
         if self._allow.permits((site.tensor, site.module), check.kinds):
             state.allowed = True
             return []
-        if state.poisoned:
+        if state.poisoned or (state.spoiled(check.seq) and not state.told):
             state.explained = True
         if state.consequence:
             self._memory.counts["consequences"] += 1

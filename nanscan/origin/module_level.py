@@ -18,10 +18,10 @@ from nanscan.events.event import Event
 from nanscan.origin import backward, optimizer
 from nanscan.origin.after import AftermathWatch
 from nanscan.origin.births import Birth
-from nanscan.origin.facts import STRONG, StepFacts
+from nanscan.origin.facts import StepFacts
 from nanscan.origin.forward import ForwardJudge, earliest_inside, earliest_reaching
 from nanscan.origin.narrate import Narrator, ShapeOf
-from nanscan.origin.state import SKIPS_EXPECTED, Finding, Memory, StepState
+from nanscan.origin.state import MAX_FINDINGS, SKIPS_EXPECTED, Finding, Memory, StepState
 from nanscan.record import Flag, Phase
 from nanscan.sites import SiteTable
 
@@ -107,26 +107,39 @@ class ModuleOrigin:
         if stage >= 2 or (stage == 1 and not scaler and self._gradients_changed()):  # before the update, if it can be
             events += self._judge_optimizer(point, scaler and skipped)
         if point == "boundary":
-            events += self._close_step(scaler, skipped)
-        elif point == "forward":
-            state.facts.forget_healthy_forwards()
+            return events + self._close_step(scaler, skipped)
+        if point == "forward":
+            self._forward.finish_forward(state)
+            state.facts.finish_forward()
+        return events + self._forget_old()
+
+    def _forget_old(self) -> list[Event]:
+        """Keep a step that never ends from growing: what is long over is treated as if its step had ended."""
+        state, events = self._state, list[Event]()
+        state.forget_repeats()
+        cut = state.facts.overdue()
+        if cut:
+            events += self._settle(cut)
+            events += [self._error(birth) for birth in self._forward.judge_before(state, cut)]
+            events += self._settle(cut)
+            self._after.forget(state.facts.forget_calls(cut))
         return events
 
     # ---- backward
 
     def _collect_backward(self) -> None:
         state = self._state
-        grads = state.new_grads()
+        grads = state.facts.take_grads()
         fresh = [f for f in state.facts.param_grads[state.n_param_grads :] if f.phase != Phase.OPTIMIZER]
         state.n_param_grads = len(state.facts.param_grads)
         finding = backward.find(state.facts, self._sites, grads, fresh, self._seen_good)
         if finding is None:
             return
-        if state.poisoned:
+        if state.poisoned or (state.spoiled(finding.birth.seq) and not state.told):
             state.explained = True
         if state.consequence:
             self._memory.counts["consequences"] += 1
-        else:
+        elif len(state.findings) < MAX_FINDINGS:
             state.findings.append(finding)
 
     def _resolve(self, verdict: bool, skipped: bool, last: bool) -> list[Event]:
@@ -207,7 +220,10 @@ class ModuleOrigin:
                 events.append(self._narrator.event(state.facts, birth, "warning"))
             else:
                 events += self._info(birth, birth.role)
-        memory.learn([f for f in new_values if f.phase == Phase.OPTIMIZER and f.site not in memory.from_start])
+        learned = [f for f in new_values if f.phase == Phase.OPTIMIZER and f.site not in memory.from_start]
+        memory.learn(learned)
+        if learned and memory.poisoned and not state.poisoned and state.spoiled_at is None:
+            state.spoiled_at = learned[-1].seq
         if point == "optimizer":
             self._optimizer_ran()
         return events
@@ -227,16 +243,10 @@ class ModuleOrigin:
 
     def _close_step(self, scaler: bool, skipped: bool) -> list[Event]:
         state, memory, events = self._state, self._memory, list[Event]()
-        bad_forward = any(call.bits & STRONG for call in state.facts.calls.values())
-        for birth in state.provisional:
-            if birth.role == "external" and not birth.params:
-                continue  # bad input that did no harm is the user's business
-            memory.counts["absorbed"] += 1
-            reached = birth.start is not None and state.facts.climb(birth.start)[1] is not None
-            events += self._info(birth, birth.role if birth.weak and reached else "absorbed")
+        events += self._settle(None)
         if state.explained:
             memory.counts["repeats"] += 1
-        if state.facts.enters and not bad_forward:  # bad parameters that this step went right with explain nothing
+        if state.facts.enters and not state.facts.bad_forward:  # went right with bad parameters: they explain nothing
             if state.optimizer_ran:
                 seen = {fact.site for fact in state.facts.values}
                 memory.known = {site: bits for site, bits in memory.known.items() if site in seen}
@@ -245,6 +255,19 @@ class ModuleOrigin:
             memory.skips_in_a_row = memory.skips_in_a_row + 1 if skipped else 0
         self._after.close_step(state.facts, state.explained, scaler and skipped)
         self._state = self._new_state()
+        return events
+
+    def _settle(self, before: int | None) -> list[Event]:
+        """Mention the births that did not escape; with `before`, only those that are older."""
+        state, events = self._state, list[Event]()
+        settled = [birth for birth in state.provisional if before is None or birth.seq < before]
+        state.provisional = [birth for birth in state.provisional if before is not None and birth.seq >= before]
+        for birth in settled:
+            if birth.role == "external" and not birth.params:
+                continue  # bad input that did no harm is the user's business
+            self._memory.counts["absorbed"] += 1
+            reached = birth.start is not None and state.facts.climb(birth.start)[1] is not None
+            events += self._info(birth, birth.role if birth.weak and reached else "absorbed")
         return events
 
     def _new_state(self) -> StepState:

@@ -35,7 +35,7 @@ def judge(state: StepState, memory: Memory, sites: SiteTable) -> list[Judged]:
     buffers = [fact for fact in new if sites[fact.site].kind is SiteKind.BUFFER]
     if parameters and not grads:
         found.append((_of_parameter(sites, parameters), "error"))
-    if buffers and not parameters and not grads and not any(c.bits & STRONG for c in state.facts.calls.values()):
+    if buffers and not parameters and not grads and not state.facts.bad_forward:
         # A buffer that starts out as Inf (a running minimum) or NaN ("not measured yet") is how people write them.
         severity = "info" if memory.optimizer_passes == 0 else "error" if buffers[0].bits & NAN else "warning"
         found.append((_of_buffer(sites, buffers), severity))

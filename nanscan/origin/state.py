@@ -6,11 +6,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from nanscan.origin.births import Birth
-from nanscan.origin.facts import STRONG, BadGrad, Fact, StepFacts
+from nanscan.origin.facts import STRONG, Fact, StepFacts
 from nanscan.sites import SiteKind, SiteTable
 
 SKIPS_EXPECTED = 16  # a loss scale halves at each skip: 2**16 down to 1 takes as many; more in a row is a collapse
 MAX_PROVISIONAL = 256
+MAX_FINDINGS = 256  # backward passes of one step that went wrong and reached nothing so far
+MAX_VALUES = 1024  # bad parameters, buffers and parameter gradients kept beyond the first of each
 
 
 @dataclass(slots=True)
@@ -66,7 +68,8 @@ class StepState:
         told: an error of this step was told, so what follows is its consequence. told_overflow: one to -Inf only.
         told_check: seq of the first check that was told: modules that end later have what it saw.
         explained: this step is bad because of something told in an earlier one.
-        judged, n_grads, n_param_grads, n_checks: how far the judges got.
+        spoiled_at: seq of what an update within the step left bad; None if none did. Such a step has several updates.
+        n_param_grads, n_values, n_judged_optimizer: how far the judges got.
         provisional: births that have not escaped so far. findings: see Finding.
     """
 
@@ -78,17 +81,15 @@ class StepState:
     told_check: int | None = None
     explained: bool = False
     allowed: bool = False
-    judged: set[int] = field(default_factory=set)
-    n_grads: int = 0
+    spoiled_at: int | None = None
     n_param_grads: int = 0
-    n_checks: int = 0
     n_values: int = 0
     n_judged_optimizer: int = 0
+    n_kept: int = 0  # parameters, buffers and their gradients after the last forget_repeats()
     provisional: list[Birth] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     told_sites: set[tuple[int, str]] = field(default_factory=set)
     told_data_of: set[int] = field(default_factory=set)
-    told_tops: set[int] = field(default_factory=set)
     optimizer_ran: bool = False
     skip_counted: bool = False
 
@@ -97,8 +98,27 @@ class StepState:
         """Whether what is found from here on needs no telling."""
         return self.told or self.explained
 
-    def new_grads(self) -> list[BadGrad]:
-        """Bad gradients since the last call."""
-        new = self.facts.grads[self.n_grads :]
-        self.n_grads = len(self.facts.grads)
-        return new
+    def spoiled(self, seq: int) -> bool:
+        """Whether an update of this step had left bad parameters behind when `seq` was written."""
+        return self.spoiled_at is not None and seq > self.spoiled_at
+
+    def forget_repeats(self) -> None:
+        """Keep the first of what came from one site, once it was judged and there is much of it."""
+        facts = self.facts
+        if len(facts.param_grads) + len(facts.values) <= self.n_kept + MAX_VALUES:
+            return
+        unseen = len(facts.param_grads) + len(facts.values) - self.n_judged_optimizer
+        facts.param_grads = _firsts(facts.param_grads, self.n_param_grads)
+        facts.values, n_new = _firsts(facts.values, self.n_values), len(facts.values) - self.n_values
+        self.n_param_grads = len(facts.param_grads)
+        self.n_values = len(facts.values) - n_new
+        self.n_kept = len(facts.param_grads) + len(facts.values)
+        self.n_judged_optimizer = self.n_kept - unseen
+
+
+def _firsts(facts: list[Fact], n_judged: int) -> list[Fact]:
+    """The first fact of each site and phase among the judged ones, and all others."""
+    first: dict[tuple[int, int], Fact] = {}
+    for fact in facts[:n_judged]:
+        first.setdefault((fact.site, fact.phase), fact)
+    return [*first.values(), *facts[n_judged:]]

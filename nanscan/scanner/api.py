@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -11,6 +13,7 @@ import torch
 from torch import nn
 
 from nanscan import backends, config
+from nanscan.backends.eager import UnscannableTensor
 from nanscan.events.allow import Allowance, AllowList
 from nanscan.events.event import Event
 from nanscan.hooks import traced
@@ -122,7 +125,10 @@ def scan(tensor: torch.Tensor) -> TensorStats:
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"scan(tensor={tensor!r}): expected a torch.Tensor, found {type(tensor).__name__}")
-    return stats_from_record(backends.get().scan_record(tensor))
+    try:
+        return stats_from_record(backends.get().scan_record(tensor))
+    except UnscannableTensor as err:
+        raise TypeError(f"scan(tensor of dtype {tensor.dtype}, {tensor.layout}): {err}") from None
 
 
 def check(tensor: torch.Tensor, name: str) -> torch.Tensor:
@@ -182,14 +188,20 @@ def _register_fork() -> None:
 
 
 def _go_inert() -> None:
-    core = backends.get().core
-    if core is not None:
-        core.set_inert(True)
-    else:
-        from nanscan.hooks import plain
-
-        plain.set_inert(True)
+    """In a forked child: the parent's scanners are over here, and the child may open its own."""
+    global _open_lock
+    _open_lock = threading.Lock()  # somebody may have held it at the fork
+    for scanner in tuple(_open):
+        scanner.abandon()
     _open.clear()
 
 
+def _close_at_exit() -> None:
+    """A program that never closes its scanners still gets its last step judged and its log ended."""
+    for scanner in tuple(_open):
+        with contextlib.suppress(Exception):
+            scanner._finish()
+
+
+atexit.register(_close_at_exit)
 traced.on_check.append(_check_now)

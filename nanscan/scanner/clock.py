@@ -2,7 +2,7 @@
 
 ``clock="auto"``: a step is over when a root forward begins after an optimizer's step, a GradScaler's update() or
 scanner.step(). A program that only runs forward passes without gradients (inference) has one step per root forward;
-once it has trained, its evaluation passes belong to the step they follow, so that step numbers stay those of training.
+once it has trained, evaluation passes end no step by themselves, so that step numbers stay those of training.
 ``clock="manual"``: only scanner.step() ends a step.
 """
 
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+
+from nanscan.config import LEVELS
 
 # torch.profiler.ProfilerAction by name, so that torch.profiler need not be imported. These mean "do not scan".
 _IDLE_ACTIONS = ("NONE", "WARMUP")
@@ -79,6 +81,8 @@ def scans_at(step: int, every: int, schedule: Callable[[int], Any] | None) -> bo
         return True
     answer = schedule(step)
     if isinstance(answer, str):
+        if answer not in LEVELS:
+            raise ValueError(f"schedule({step}) returned {answer!r}; return a bool, or one of {', '.join(LEVELS)}")
         return True
     name = getattr(answer, "name", None)
     if isinstance(name, str) and type(answer).__name__ == "ProfilerAction":

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from nanscan.errors import NonFiniteError
+from nanscan.errors import NanscanWarning, NonFiniteError, NonFiniteWarning
 from nanscan.hooks.dynamo import run_uncompiled, set_eval_frame
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -28,8 +28,10 @@ def guarded(method: F) -> F:
         try:
             with self._lock:
                 return method(self, *args)
-        except (NonFiniteError, UserCallbackError) as wanted:
-            raise (wanted.cause if isinstance(wanted, UserCallbackError) else wanted) from None
+        except UserCallbackError as carried:
+            raise carried.cause from None
+        except (NonFiniteError, NonFiniteWarning, NanscanWarning) as wanted:  # warnings are errors where a user says so
+            raise wanted from None
         except Exception as fault:
             self._fail(fault)
             return None

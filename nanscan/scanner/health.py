@@ -26,6 +26,10 @@ class HealthWatch:
     def __init__(self, sites: SiteTable, rank: int, growth: Mapping[str, Any] | None = None) -> None:
         self._sites = sites
         self._rank = rank
+        if growth is not None and not isinstance(growth, Mapping):
+            raise TypeError(
+                f"growth={growth!r} is a {type(growth).__name__}; give a mapping such as {{'threshold': 10}}"
+            )
         try:
             self._growth = GrowthWatch(sites, **(growth or {}))
         except TypeError as err:

@@ -16,6 +16,7 @@ class InertScanner(Scanner):
         self.options = options
         self._settings = settings
         self._closed = False
+        self._failure = None
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -37,6 +38,9 @@ class InertScanner(Scanner):
         return "nanscan: off (NANSCAN=0).\n  nothing was watched; next: unset NANSCAN"
 
     def poll(self) -> None:
+        return
+
+    def flush(self) -> None:
         return
 
     def step(self) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
 
 from nanscan.errors import NanscanError, NanscanWarning
@@ -36,10 +37,12 @@ def _already_compiled(model: nn.Module) -> bool:
     if getattr(model, "_orig_mod", None) is None and getattr(model, "_compiled_call_impl", None) is None:
         return False
     entries = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    wrapped = getattr(getattr(model, "forward", None), "_torchdynamo_orig_callable", None)
     # Private: without it there is no warning.
     compiled: Any = getattr(entries, "_debug_get_cache_entry_list", lambda code: [])
-    code = getattr(type(_compiled_root(model)).forward, "__code__", None)
-    return code is not None and bool(compiled(code))
+    # A class of torch.nn is compiled through a wrapper that all of them share: then "may have been" is all we can say.
+    codes = (type(_compiled_root(model)).forward, wrapped)
+    return any(compiled(code) for code in (getattr(f, "__code__", None) for f in codes) if code is not None)
 
 
 class WatchedModels:
@@ -55,6 +58,7 @@ class WatchedModels:
     def __init__(self, scanner: Scanner, model: nn.Module | None) -> None:
         self._scanner = scanner
         self.hooks: list[ModelHooks] = []
+        self._roots: list[weakref.ref[nn.Module]] = []  # of `hooks`, in the same order
         self._auto: Any = None
         # By id: tensors compare element-wise, so no set of them can be asked. The weak reference guards a reused id.
         self._parameters: dict[int, weakref.ref[torch.Tensor]] = {}
@@ -107,19 +111,39 @@ class WatchedModels:
         reference = weakref.ref(scanner)
         for module in (model, *root.modules()):
             _watched[module] = reference
-        for parameter in root.parameters():
-            self._parameters[id(parameter)] = weakref.ref(parameter)
+        self._roots.append(weakref.ref(root))
+        self._note_parameters(root)
+        if root is not model:
+            self.hooks[-1].hook_compiled(model)
         scanner._owns.clear()
 
     @run_uncompiled
+    def collect_lazy(self) -> None:
+        """Parameters that a lazy module has made by now."""
+        for hooks, reference in zip(self.hooks, self._roots, strict=True):
+            root = reference()
+            if hooks.lazy and root is not None:
+                self._scanner._core.clear_watched()
+                for other, other_reference in zip(self.hooks, self._roots, strict=True):
+                    model = other_reference()
+                    if model is not None:
+                        other.watch_tensors(model)
+                self._note_parameters(root)
+
+    def _note_parameters(self, root: nn.Module) -> None:
+        for parameter in root.parameters():
+            if not isinstance(parameter, UninitializedParameter):
+                self._parameters[id(parameter)] = weakref.ref(parameter)
+
     def _on_any_module(self, module: nn.Module, args: Any) -> None:
         """enable(None): the first call of an outermost module that is not watched yet."""
-        if torch.compiler.is_compiling() or module in _watched or not is_callable_module(module):
+        if torch.compiler.is_compiling() or module in _watched or not is_callable_module(_compiled_root(module)):
             return
         if isinstance(module, torch.fx.GraphModule):
             return  # a compiler's own piece of a program, not a model
         if self._scanner.closed or self._scanner._core.current_site() != NO_SITE:
             return
+        self._forget_the_dead()
         has_parameters = any(True for _ in module.parameters())
         clock = has_parameters and not any(h.clock for h in self.hooks)
         taken = {h.prefix for h in self.hooks}
@@ -132,7 +156,9 @@ class WatchedModels:
             self.add(module, "" if clock else prefix, clock)
         except NanscanError:
             return  # another scanner watches a part of it
-        if module is _compiled_root(module):
+        if module is not _compiled_root(module):
+            self.hooks[-1].enter_compiled(module, args)
+        else:
             # torch has chosen the hooks of this call already. Arguments by keyword are not known here, this one time.
             self.hooks[-1].enter_root(module, args)
 
@@ -159,6 +185,18 @@ class WatchedModels:
                 if reference is not None and reference() is parameter:
                     return True
         return False
+
+    def _forget_the_dead(self) -> None:
+        alive = [(h, r) for h, r in zip(self.hooks, self._roots, strict=True) if r() is not None]
+        self.hooks, self._roots = [h for h, _ in alive], [r for _, r in alive]
+
+    def abandon(self) -> None:
+        """In a forked child: this process forgets the scanner. The hooks on the model stay, and do nothing."""
+        _watched.clear()
+        optimizer_hook.remove(self._scanner)
+        scaler_hook.remove(self._scanner)
+        if self._auto is not None:
+            self._auto.remove()
 
     def remove(self) -> None:
         """Take every hook off."""

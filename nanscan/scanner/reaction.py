@@ -28,7 +28,7 @@ _OWN_FILES = tuple(
 def _users_frame() -> FrameType:
     """The innermost frame that is neither ours nor torch's: the line a warning should point at."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN_FILES):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((*_OWN_FILES, "<")):
         frame = frame.f_back
     return frame
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import torch
 from torch.optim import Optimizer
+from torch.optim import optimizer as optimizer_module
 
 from nanscan.hooks.core import CoreSession
 from nanscan.record import Phase
@@ -48,6 +51,7 @@ class HookReceiver:
             return  # a recomputed forward inside a backward is no new batch
         if not self._optimizer_seen:
             self._look_for_update_by_hand()
+        self._models.collect_lazy()
         if self._clock.begins_new_step(torch.is_grad_enabled()):
             self._close_step(forward_begins=True)
 
@@ -69,7 +73,7 @@ class HookReceiver:
         if not self._is_ours(optimizer):
             return
         self._optimizer_seen = True
-        self._in_optimizer += 1
+        self._in_optimizer = 1  # not a count: a step that an exception ended told nobody
         self._core.scan_grads(int(Phase.OPTIMIZER))
         if self._has_news():
             self._process("backward")
@@ -80,7 +84,7 @@ class HookReceiver:
         """After it: parameters and floating buffers in one pass."""
         if not self._is_ours(optimizer):
             return
-        self._in_optimizer = max(0, self._in_optimizer - 1)
+        self._in_optimizer = 0
         self._core.scan_values(int(Phase.OPTIMIZER))
         self._clock.mark_over()
         self._core.reset_stack()
@@ -116,6 +120,12 @@ class HookReceiver:
             self._process("forward")
             self._reaction.safe_point(boundary=False)
 
+    def _forget_update(self) -> None:
+        """A step is over: what was noticed of its update, finished or broken off, is done with."""
+        self._in_optimizer = 0
+        if not self._optimizer_seen:
+            self._version = self._models.version()
+
     def _look_for_update_by_hand(self) -> None:
         """Without an optimizer, parameters written in place since the last batch mean that a step is over."""
         version = self._models.version()
@@ -126,7 +136,7 @@ class HookReceiver:
     def _phase_now(self, in_module: bool) -> Phase:
         if torch._C._current_graph_task_id() != -1:
             return Phase.BACKWARD
-        if self._in_optimizer:
+        if self._in_optimizer and _optimizer_runs():
             return Phase.OPTIMIZER
         if in_module or self._clock.forwards > 0 or not self._models.any:
             return Phase.FORWARD
@@ -139,3 +149,13 @@ class HookReceiver:
         if optimizer not in self._owns:
             self._owns[optimizer] = self._models.owns(optimizer)
         return self._owns[optimizer]
+
+
+def _optimizer_runs() -> bool:
+    """Is an optimizer's step on this thread's stack? One that an exception ended has called no post hook."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename == optimizer_module.__file__:
+            return True
+        frame = frame.f_back
+    return False

@@ -76,12 +76,17 @@ class Scanner(HookReceiver):
         self._skipped = False  # and its verdict was to skip the update
         self._in_optimizer = 0
         self._optimizer_seen = False
-        self._version = 0
         self._n_bad_seen = 0
         self._owns: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
-        self._log = self._open_log(model)
-        core.active = self._active_at(0)
+        self._log: EventLog | None = None
+        self._allowed_before = sum(allowance.count for allowance in allowed)
+        try:
+            core.active = self._active_at(0)
+        except UserCallbackError as carried:
+            raise carried.cause from None
         self._models = WatchedModels(self, model)
+        self._version = self._models.version()
+        self._log = self._open_log()
         if options.on_anomaly == "raise" or callable(options.on_anomaly):
             reference = weakref.ref(self)  # the core must not keep the scanner alive
 
@@ -186,8 +191,7 @@ class Scanner(HookReceiver):
         elif point == "boundary" and self._unfed and self._origin.wants_healthy_steps:
             self._feed()
         if self._fed or point in ("optimizer", "boundary"):
-            for event in self._origin.decide(point, scaler=self._scaled, skipped=self._skipped):
-                self._emit(event)
+            self._emit(self._origin.decide(point, scaler=self._scaled, skipped=self._skipped))
 
     def _feed(self) -> None:
         for records in self._unfed:
@@ -202,10 +206,10 @@ class Scanner(HookReceiver):
     def _close_step(self, forward_begins: bool) -> None:
         self._core.scan_grads(int(Phase.BACKWARD))
         self._process("boundary")
-        for event in self._health.end_step(self._clock.step):
-            self._emit(event)
+        self._emit(self._health.end_step(self._clock.step))
         self._unfed.clear()
         self._fed = self._scaled = self._skipped = False
+        self._forget_update()
         step = self._clock.end(forward_begins)
         self._core.step = step
         self._core.active = self._active_at(step)
@@ -218,13 +222,18 @@ class Scanner(HookReceiver):
         except Exception as err:
             raise UserCallbackError(err) from err
 
-    def _emit(self, event: Event) -> None:
-        if not event.nonfinite and self._allowed.permits_event(event):
-            return  # the origin analysis asks the allow list itself, before an allowed value can hide a later one
-        self._store.add(event)
-        if self._log is not None:
-            self._log.event(event)
-        self._reaction.take(event)
+    def _emit(self, events: list[Event]) -> None:
+        """Keep and log all of them first: what the user's callable or warning filter raises must lose none."""
+        kept = []
+        for event in events:
+            if not event.nonfinite and self._allowed.permits_event(event):
+                continue  # the origin analysis asks the allow list itself, before an allowed value can hide a later one
+            self._store.add(event)
+            if self._log is not None:
+                self._log.event(event)
+            kept.append(event)
+        for event in kept:
+            self._reaction.take(event)
 
     def _guard_callback(self, policy: Any) -> Any:
         if not callable(policy):
@@ -241,7 +250,7 @@ class Scanner(HookReceiver):
     def _describe(self, event: Event) -> str:
         return report_of(self, event)
 
-    def _open_log(self, model: nn.Module | None) -> EventLog | None:
+    def _open_log(self) -> EventLog | None:
         if self.options.dir is None:
             return None
         distributed = self._settings.world_size > 1 or "RANK" in os.environ
@@ -257,7 +266,7 @@ class Scanner(HookReceiver):
             self._log.write("start", facts)
 
     def _require_open(self, call: str) -> None:
-        if self._closed:
+        if self._closed and os.getpid() == self._pid:  # a forked child goes on with the parent's program
             raise NanscanError(f"{call} on a scanner that is already closed; call nanscan.enable(model) for a new one")
 
     def _finish(self) -> None:
@@ -269,18 +278,27 @@ class Scanner(HookReceiver):
             self._closed = True
             self._models.remove()
             self._core.close()
-            if self._log is not None:
-                self._log.write("end", {**stats_of(self), "after": self._origin.aftermath, "time": time.time()})
-                self._log.close()
+            self._end_log()
         self._on_close(self)
+
+    def _end_log(self) -> None:
+        if self._log is not None:
+            end = {**stats_of(self), "after": self._origin.aftermath, "failure": self._failure, "time": time.time()}
+            self._log.write("end", end)
+            self._log.close()
 
     @guarded
     def _quietly_close_step(self) -> None:
         """The last step's verdict, without raising for it: a program that ends has nothing left to stop."""
         self._core.scan_grads(int(Phase.BACKWARD))
         self._process("boundary")
-        for event in self._health.end_step(self._clock.step):
-            self._emit(event)
+        self._emit(self._health.end_step(self._clock.step))
+
+    def abandon(self) -> None:
+        """In a forked child: everything off, without a lock or a word, since the parent may have been amid anything."""
+        self._closed = True
+        self._core.abandon()
+        self._models.abandon()
 
     def _fail(self, fault: Exception) -> None:
         self._failure = f"{type(fault).__name__}: {fault}"
@@ -288,4 +306,5 @@ class Scanner(HookReceiver):
         self._closed = True
         self._models.remove()
         self._core.close()
+        self._end_log()
         self._on_close(self)

@@ -28,7 +28,7 @@ def stats_of(scanner: Scanner) -> dict[str, Any]:
         "warnings": counts["warning"],
         "infos": counts["info"],
         "suppressed": scanner._store.suppressed,
-        "allowed": sum(allowance.count for allowance in scanner._allowed),
+        "allowed": sum(allowance.count for allowance in scanner._allowed) - scanner._allowed_before,
         "skips": scanner._origin.counts["skips"],
         "repeats": scanner._origin.counts["repeats"],
     }
@@ -45,7 +45,7 @@ def coverage_of(scanner: Scanner) -> dict[str, Any]:
         "buffers": [name for h in hooks for name in h.buffers],
         "unscanned": dict(scanner._core.counters()["unscanned"]),
         "dropped": scanner._core.counters()["dropped"],
-        "notes": list(scanner._models.notes),
+        "notes": [*scanner._models.notes, *_log_notes(scanner)],
         "failure": scanner._failure,
     }
 
@@ -64,8 +64,18 @@ def report_of(scanner: Scanner, event: Event | None = None) -> str:
         after = scanner._origin.aftermath
         lines = first_culprit_lines(event, history=history, after=after, warned=warned, world_size=world)
     if scanner._failure is not None:
-        lines.append(f"nanscan: switched itself off after an internal fault ({scanner._failure}); please report it")
+        off = (
+            f"nanscan: switched itself off at step {scanner._clock.step} after a fault of its own ({scanner._failure})"
+        )
+        lines = [off, *(lines if event is not None else ["  what came later was not watched; next: report the fault"])]
+    lines += [f"nanscan: {note}" for note in _log_notes(scanner)]
     return "\n".join(lines)
+
+
+def _log_notes(scanner: Scanner) -> list[str]:
+    """What went wrong with the event log, if anything did."""
+    log = scanner._log
+    return [] if log is None or log.error is None else [f"the event log in {log.dir} is not complete: {log.error}"]
 
 
 def _next_when_healthy(scanner: Scanner) -> str | None:
