@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -48,6 +48,7 @@ class ModelHooks:
         attend: called with Tap.leave()'s bits when they are not 0.
         prefix: put before every module name (a second model watched by the same scanner).
         clock: do this model's root calls count as batches?
+        taken: modules that carry this scanner's hooks already, as part of another model.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class ModelHooks:
         attend: Callable[[int], None],
         prefix: str = "",
         clock: bool = True,
+        taken: Container[nn.Module] = (),
     ) -> None:
         self.core = core
         self.sites = sites
@@ -82,6 +84,8 @@ class ModelHooks:
         self.lazy = False  # some parameter has no data yet
         traced.SESSIONS[self.number] = self
         for name, module in list(model.named_modules()):
+            if module in taken:
+                continue
             if self._wanted(name, module, skip, include):
                 self._hook(name, module)
             elif is_callable_module(module):
@@ -180,8 +184,9 @@ class ModelHooks:
 
     def traced_begin(self, site: int, inputs: list[torch.Tensor]) -> None:
         """Called by the op ``nanscan::begin`` when a compiled forward starts to run."""
-        self.begin()
-        self.core.traced_begin(site, inputs)
+        if not self._outer.depth:  # else the hooks of the compiled model's own call have said so
+            self.begin()
+            self.core.traced_begin(site, inputs)
 
     def traced_call(
         self, site: int, parent_site: int, root: bool, inputs: list[torch.Tensor], outputs: list[torch.Tensor]

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from nanscan.backends.eager import UnscannableTensor, scan_record
 from nanscan.hooks.plain_record import Writer
 from nanscan.hooks.plain_tap import PlainTap
 from nanscan.hooks.plain_values import INERT, STATE, InsideHook, version_of
@@ -178,20 +179,37 @@ class PlainSession(Writer):
 
     def traced_begin(self, site: int, inputs: list[torch.Tensor]) -> None:
         """The root's forward begins inside a graph."""
-        if INERT.on or not self.watching():
+        if INERT.on or self.current_site() == site:  # the hooks of the compiled model's own call have seen it begin
+            return
+        batch = self.new_batch()
+        if not self.watching():
             return
         with InsideHook():
-            call, batch = self.new_call(), self.new_batch()
+            call = self.new_call()
             self.set_traced_call_id(site, call)
             self.append_marker(site=site, call=call, flags=Flag.ENTER, phase=Phase.FORWARD, n=batch)
             for i, tensor in enumerate(inputs):
                 self.record(tensor, site=site + INPUT, call=call, flags=Flag.INPUT, output_index=i, phase=Phase.DATA)
 
+    def traced_parameter(self, tensor: torch.Tensor, site: int, module_site: int) -> None:
+        """A parameter of the module whose traced call was bad: recorded if it is bad itself."""
+        try:
+            record = scan_record(tensor)
+        except UnscannableTensor:
+            return
+        if int(record["flags"][0]) & Flag.BAD:
+            call = self._traced_call_id(module_site)
+            self.record(tensor, site=site, call=call, flags=Flag.PARAM, phase=Phase.FORWARD)
+
+    def abandon(self) -> None:
+        """In a forked child: off, without a lock."""
+        self.closed = True
+
     def traced_call(
         self, site: int, parent_site: int, root: bool, inputs: list[torch.Tensor], outputs: list[torch.Tensor]
     ) -> bool:
         """A module's forward ended inside a graph. True when an output is bad."""
-        if INERT.on or not self.watching():
+        if INERT.on or not self.watching() or (root and self.current_site() == site):
             return False
         with InsideHook():
             call, bad = self._traced_call_id(site), False

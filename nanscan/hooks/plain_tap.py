@@ -50,7 +50,11 @@ class PlainTap:
     def enter(self, args: Any, kwargs: Any, /) -> None:
         """Before the forward."""
         session = self.session
-        if INERT.on or not session.watching():
+        if INERT.on:
+            return
+        if not session.watching():  # batches are numbered whether or not this step is scanned
+            if self.root and not session.closed and not in_backward():
+                session.new_batch()
             return
         with InsideHook() as inside:
             if inside.reentered:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from nanscan import config
@@ -17,6 +18,7 @@ class InertScanner(Scanner):
         self._settings = settings
         self._closed = False
         self._failure = None
+        self._pid = os.getpid()
 
     @property
     def events(self) -> tuple[Event, ...]:

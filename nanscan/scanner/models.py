@@ -85,16 +85,19 @@ class WatchedModels:
             self.notes.append(note)
             warn_user(note, NanscanWarning)
         root = _compiled_root(model)
+        options, scanner = self._scanner.options, self._scanner
+        taken: set[nn.Module] = set()
         for name, module in root.named_modules():
             reference = _watched.get(module)
             owner = reference() if reference is not None else None
-            if owner is not None and not owner.closed:
+            if owner is scanner and self._auto is not None and module is not root:
+                taken.add(module)
+            elif owner is not None and not owner.closed:
                 what = "the model" if name == "" else f"its module {name!r}"
                 raise NanscanError(
                     f"enable(model={type(model).__name__}): {what} is already watched by an open scanner; "
                     "close() that one first, or pass a model that shares no module with it"
                 )
-        options, scanner = self._scanner.options, self._scanner
         self.hooks.append(
             ModelHooks(
                 root,
@@ -106,6 +109,7 @@ class WatchedModels:
                 attend=scanner.attend,
                 prefix=prefix,
                 clock=clock,
+                taken=taken,
             )
         )
         reference = weakref.ref(scanner)

@@ -35,6 +35,8 @@ from nanscan.sites import SiteTable
 
 log = logging.getLogger("nanscan")
 
+MAX_UNFED = 128  # pieces kept of a step in which nothing is bad
+
 # The records that the origin analysis reads once something is bad. Healthy outputs and gradients are history only.
 _FLAGGED = int(Flag.BAD | Flag.INPUT | Flag.PARAM | Flag.LINK | Flag.ENTER | Flag.CHANGED)
 
@@ -185,6 +187,8 @@ class Scanner(HookReceiver):
             flagged = records[(records["flags"] & _FLAGGED) != 0]
             if len(flagged):
                 self._unfed.append(flagged)
+                if len(self._unfed) > MAX_UNFED:  # a step that never ends; the latest forwards are those that count
+                    del self._unfed[: MAX_UNFED // 2]
             bad = self._fed or bool((flagged["flags"] & int(Flag.BAD)).any())
             if bad or (point == "boundary" and self._origin.wants_healthy_steps):
                 self._feed()

@@ -96,7 +96,7 @@ def check_csrc(root: Path) -> list[str]:
 
 
 def check_lengths(root: Path) -> list[str]:
-    """Files above MAX_LINES whose first line does not say why they are long. The case corpus stays as it was written."""
+    """Files above MAX_LINES whose first line does not say why they are long. The case corpus stays as written."""
     complaints = []
     for path in (p for folder in CODE_FOLDERS for p in sorted((root / folder).rglob("*")) if p.suffix in CODE):
         if path.is_relative_to(root / "tests" / "cases"):
