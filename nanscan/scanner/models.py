@@ -121,7 +121,6 @@ class WatchedModels:
             self.hooks[-1].hook_compiled(model)
         scanner._owns.clear()
 
-    @run_uncompiled
     def collect_lazy(self) -> None:
         """Parameters that a lazy module has made by now."""
         for hooks, reference in zip(self.hooks, self._roots, strict=True):
@@ -139,6 +138,7 @@ class WatchedModels:
             if not isinstance(parameter, UninitializedParameter):
                 self._parameters[id(parameter)] = weakref.ref(parameter)
 
+    @run_uncompiled
     def _on_any_module(self, module: nn.Module, args: Any) -> None:
         """enable(None): the first call of an outermost module that is not watched yet."""
         if torch.compiler.is_compiling() or module in _watched or not is_callable_module(_compiled_root(module)):
