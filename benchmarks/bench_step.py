@@ -1,6 +1,6 @@
 """What does watching cost a training step? A small GPT, plain and with each way to look for NaN.
 
-Run: python benchmarks/bench_step.py [--quick] [--rounds 60] [--threads 1]
+Run: python benchmarks/bench_step.py [--quick] [--tiny] [--rounds 60] [--threads 1]
 Each rival trains a model of its own, one step each in turn, in a new random order every round. "plain again" is the
 null: what this machine calls a difference where there is none. Rows go to benchmarks/results/step.jsonl.
 """
@@ -31,14 +31,14 @@ RESAMPLES = 2000
 
 
 class Rival:
-    """A GPT, its optimizer and its step. 4 layers, d = 256, T = 128, B = 8 unless `small`."""
+    """A GPT, its optimizer and its step. 4 layers, d = 256, T = 128, B = 8; `small`: d = 64, T = 16, B = 2."""
 
     def __init__(self, small: bool) -> None:
         torch.manual_seed(0)
-        width, batch = (64, 2) if small else (256, 8)
-        self.model = CharGPT(Config(n_ids=512, length=128, width=width))
+        width, length, batch = (64, 16, 2) if small else (256, 128, 8)
+        self.model = CharGPT(Config(n_ids=512, length=length, width=width))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4)
-        self.ids = torch.randint(1, 512, (batch, 128))
+        self.ids = torch.randint(1, 512, (batch, length))
         self.targets = torch.roll(self.ids, -1, 1)
 
     def step(self) -> None:
@@ -89,10 +89,28 @@ class Nanscan(Rival):
         self.scanner = nanscan.enable(self.model, on_anomaly="record")
 
 
+class NanscanOp(Rival):
+    """nanscan.enable(model, level="op"): every op and every autograd node."""
+
+    def __init__(self, small: bool) -> None:
+        super().__init__(small)
+        self.scanner = nanscan.enable(self.model, level="op", on_anomaly="record")
+        self.scanner._core.set_op_level(False)
+
+    def step(self) -> None:
+        # Ops are observed for the whole process, so the other rivals' would be too. Beginning and ending it each step
+        # forgets the table: every parameter is scanned once more, which counts against us.
+        core = self.scanner._core
+        core.set_op_level(True)
+        super().step()
+        core.set_op_level(False)
+
+
 RIVALS: dict[str, Callable[[bool], Rival]] = {
     "plain": Rival,
     "plain again": Rival,
     "nanscan module": Nanscan,
+    "nanscan op": NanscanOp,
     "hand-made hooks": HandMade,
     "detect_anomaly": DetectAnomaly,
 }
@@ -126,14 +144,15 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--quick", action="store_true", help="a tiny model and few rounds, nothing written")
+    parser.add_argument("--tiny", action="store_true", help="the tiny model, where only the cost per call shows")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     print(f"{rows.cpu_model()}, torch {torch.__version__}, {torch.get_num_threads()} thread(s); aim: nanscan {AIM}x")
-    seconds = take(8 if args.quick else args.rounds, args.quick)
+    seconds = take(8 if args.quick else args.rounds, args.quick or args.tiny)
     done = []
     for name, values in seconds.items():
         over, low, high = ratio(values, seconds["plain"])
-        row = {"rival": name, "median_s": float(np.median(values)), "rounds": len(values)}
+        row = {"rival": name, "median_s": float(np.median(values)), "rounds": len(values), "tiny": args.tiny}
         row |= {"over_plain": round(over, 4), "low": round(low, 4), "high": round(high, 4)}
         done.append(row)
         print(f"{name:>16} {1e3 * row['median_s']:9.2f} ms   {over:6.3f}x   95% {low:.3f} to {high:.3f}")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nanscan.errors import NanscanError, NanscanWarning, NonFiniteError, NonFiniteWarning
     from nanscan.events.event import Event
     from nanscan.record import TensorStats
-    from nanscan.scanner.api import allow, check, disable, enable, scan
+    from nanscan.scanner.api import allow, check, disable, enable, scan, trace
     from nanscan.scanner.scanner import Scanner
 
 _HOME = {
@@ -26,6 +26,7 @@ _HOME = {
     "disable": "nanscan.scanner.api",
     "enable": "nanscan.scanner.api",
     "scan": "nanscan.scanner.api",
+    "trace": "nanscan.scanner.api",
     "Scanner": "nanscan.scanner.scanner",
     "Event": "nanscan.events.event",
     "TensorStats": "nanscan.record",
@@ -49,10 +50,11 @@ __all__ = [
     "disable",
     "enable",
     "scan",
+    "trace",
 ]
 
 
-_NOT_LANDED = ("trace", "extension")  # part of the stable API, still to come
+_NOT_LANDED = ("extension",)  # part of the stable API, still to come
 
 
 def __getattr__(name: str) -> Any:

@@ -15,11 +15,11 @@ from typing import Any
 
 from nanscan._build import read_build_env
 
-LEVELS = ("module",)
+LEVELS = ("module", "op")
 ON_ANOMALY = ("warn", "raise", "record", "stop")
 BACKENDS = ("auto", "native", "eager")
 CLOCKS = ("auto", "manual")
-NOT_LANDED = {"level": ("op",), "NANSCAN": ("op",), "NANSCAN_BACKEND": ("triton",)}
+NOT_LANDED = {"NANSCAN_BACKEND": ("triton",)}
 
 # A module filter: globs on names in named_modules(), or Module subclasses.
 Filter = tuple["str | type", ...]

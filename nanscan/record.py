@@ -132,7 +132,7 @@ class Flag(IntFlag):
     TOP = 64
     CHANGED = 128
     KNOWN = 256
-    LATEST = 512
+    CALL = 512
 
 
 class LinkCode(IntEnum):

@@ -115,6 +115,7 @@ void request_backward_end(const std::shared_ptr<Session>& session) {
   const uint64_t bad_before = session->n_bad.load(std::memory_order_acquire);
   torch::autograd::Engine::get_default_engine().queue_callback([session, bad_before] {
     if (process_inert().load(std::memory_order_relaxed) || !session->watching()) return;
+    session->after_backward.store(true, std::memory_order_relaxed);
     {
       InsideHook inside;
       session->scan_grads(kPhaseBackward);

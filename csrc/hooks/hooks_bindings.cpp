@@ -1,11 +1,16 @@
 // The hooks area's part of nanscan._C: Session and what the Python half needs around it.
 #include "hooks/hooks_bindings.h"
 
+#include <pybind11/stl.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "hooks/autograd_hook.h"
 #include "hooks/guard.h"
 #include "hooks/module_hook.h"
+#include "hooks/op_call.h"
+#include "hooks/op_hook.h"
+#include "hooks/op_table.h"
+#include "hooks/source_line.h"
 #include "hooks/session.h"
 #include "hooks/traced_call.h"
 
@@ -65,6 +70,10 @@ bool scan_at(Session& session, const py::handle& tensor, uint32_t site, int phas
   rec.call = current_call(session);
   const at::Tensor t = unpack(tensor, "tensor");
   py::gil_scoped_release release;
+  if (session.op_level.load(std::memory_order_relaxed)) {
+    observe_escape(session, t, kCallCheck, site, static_cast<Phase>(phase));
+    return true;
+  }
   return session.record(t, rec);
 }
 
@@ -83,7 +92,22 @@ void set_backward_end(Session& session, const py::object& callback) {
   Py_XDECREF(old);
 }
 
+void set_op_level(const std::shared_ptr<Session>& session, bool on) {
+  if (on && !start_observing(session)) throw py::value_error("ops are being observed for another scanner already");
+  if (!on) stop_observing(*session);
+  session->op_level.store(on, std::memory_order_relaxed);
+}
+
+void end_step(Session& session, uint64_t next) {
+  session.step.store(next);
+  session.forward_seen.store(false, std::memory_order_relaxed);
+  session.after_backward.store(false, std::memory_order_relaxed);
+  if (session.op_level.load(std::memory_order_relaxed)) session.storages.sweep();
+}
+
 void close(Session& session) {
+  stop_observing(session);
+  session.op_level.store(false);
   session.closed.store(true);
   set_backward_end(session, py::none());
   session.clear_watched();
@@ -99,6 +123,10 @@ void bind_hooks(py::module_& m) {
   m.attr("ATTEND_FULL") = kAttendFull;
   m.def("set_inert", [](bool inert) { process_inert().store(inert); }, "Make every hook of this process return at once.");
   m.def("clear_thread_state", clear_thread_state, "Forget what the calling thread's hooks remember.");
+  m.def("set_op_rules", set_op_rules, py::arg("rules"), py::arg("legal"), "Rules by op name, and outputs that may be non-finite.");
+  m.def("op_name", name_of, py::arg("id"));
+  m.def("line_text", line_text, py::arg("id"), "path:line behind a line id");
+  m.def("set_library_folders", set_library_folders, py::arg("folders"));
   m.def("module_depth", module_depth, "Watched module calls now running on the calling thread.");
   py::class_<Session, std::shared_ptr<Session>>(m, "Session")
       .def(py::init<size_t>(), py::arg("capacity"))
@@ -125,7 +153,15 @@ void bind_hooks(py::module_& m) {
       .def("traced_parameter", [](Session& s, const py::handle& t, uint32_t site, uint32_t module_site) {
              traced_parameter(s, unpack(t, "tensor"), site, module_site);
            }, py::arg("tensor"), py::arg("site"), py::arg("module_site"))
-      .def("abandon", [](Session& s) { s.closed.store(true); })
+      .def("abandon", [](Session& s) {
+             s.closed.store(true);
+             stop_observing(s);
+           })
+      .def("set_op_level", set_op_level, py::arg("on"))
+      .def("end_step", end_step, py::arg("next"))
+      .def("n_storages", [](const Session& s) { return s.storages.size(); })
+      .def_property("in_optimizer", [](const Session& s) { return s.in_optimizer.load(); }, [](Session& s, bool v) { s.in_optimizer.store(v); })
+      .def_property("has_model", [](const Session& s) { return s.has_model.load(); }, [](Session& s, bool v) { s.has_model.store(v); })
       .def("drain", drain)
       .def("shape", [](const Session& s, uint32_t id) { return py::tuple(py::cast(s.shapes.at(id))); }, py::arg("id"))
       .def("counters", counters)

@@ -1,3 +1,4 @@
+// Long because enter() and leave() share one frame layout. The C++ half of a module's forward hooks.
 #include "hooks/module_hook.h"
 
 #include <c10/core/GradMode.h>
@@ -6,6 +7,7 @@
 
 #include "hooks/autograd_hook.h"
 #include "hooks/guard.h"
+#include "hooks/op_call.h"
 #include "hooks/thread_state.h"
 #include "hooks/tree.h"
 
@@ -159,6 +161,11 @@ PyObject* enter(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
     // A compiled model's inner modules report from inside the graph and name the root's call.
     session.set_traced_call_id(tap.options.site, frame.call);
   }
+  if (tap.options.root) {
+    session.forward_seen.store(true, std::memory_order_relaxed);
+    session.after_backward.store(false, std::memory_order_relaxed);
+  }
+  if (session.op_level.load(std::memory_order_relaxed)) Py_RETURN_NONE;  // the ops inside are seen themselves
   collect_tensors(args[0], state.tensors);
   if (args[1] != Py_None) collect_tensors(args[1], state.tensors);
   for (size_t i = 0; i < state.tensors.size(); ++i) see_input(tap, state, frame, state.tensors[i], static_cast<uint32_t>(i));
@@ -290,9 +297,12 @@ void finish_call(const ModuleTap& tap, ThreadState& state, const Frame& frame, P
   Session& session = **tap.session;
   auto& tensors = state.tensors;
   bool bad = false;
+  const bool ops = session.op_level.load(std::memory_order_relaxed);
+  if (ops && !top) return;
   collect_tensors(args[3], tensors);
   for (size_t i = 0; i < tensors.size(); ++i) {
-    bad |= see_output(tap, state, frame, tensors[i], static_cast<uint32_t>(i), top, recompute);
+    if (ops) observe_escape(session, tensors[i], kCallTop, tap.options.site, kPhaseForward);
+    else bad |= see_output(tap, state, frame, tensors[i], static_cast<uint32_t>(i), top, recompute);
   }
   tensors.clear();
   if (!bad) return;

@@ -56,18 +56,27 @@ void Session::watch(const at::Tensor& t, uint32_t site, bool parameter) {
   std::lock_guard<std::mutex> lock(watched_mutex_);
   watched_.push_back(Watched{WeakImpl(t.getIntrusivePtr()), site, parameter, no_impl(), 0});
   site_of_[t.unsafeGetTensorImpl()] = site;
+  if (t.has_storage()) storage_site_[t.storage().unsafeGetStorageImpl()] = site;
 }
 
 void Session::clear_watched() {
   std::lock_guard<std::mutex> lock(watched_mutex_);
   watched_.clear();
   site_of_.clear();
+  storage_site_.clear();
 }
 
 uint32_t Session::watched_site(const at::Tensor& t) const {
   std::lock_guard<std::mutex> lock(watched_mutex_);
   auto it = site_of_.find(t.unsafeGetTensorImpl());
   return it == site_of_.end() ? kNoSite : it->second;
+}
+
+uint32_t Session::watched_storage(const at::Tensor& t) const {
+  if (!t.has_storage()) return kNoSite;
+  std::lock_guard<std::mutex> lock(watched_mutex_);
+  auto it = storage_site_.find(t.storage().unsafeGetStorageImpl());
+  return it == storage_site_.end() ? kNoSite : it->second;
 }
 
 void Session::scan_grads(Phase phase) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "buffer/ring.h"
+#include "hooks/storages.h"
 #include "record/record.h"
 #include "scan/scan.h"
 
@@ -60,6 +61,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   const uint64_t number;  // what caches compare: a later session may get this one's address
   Ring ring;
+  Storages storages;  // op level only
   ShapeTable shapes;
   std::atomic<uint64_t> step{0};
   std::atomic<uint64_t> batch{0};  // root forward calls so far
@@ -67,6 +69,11 @@ class Session : public std::enable_shared_from_this<Session> {
   std::atomic<uint64_t> n_scans{0};
   std::atomic<uint64_t> n_bad{0};          // bad records so far
   std::atomic<uint64_t> n_bad_drained{0};  // its value at the last drain: a difference means news for the read side
+  std::atomic<bool> op_level{false};        // ops are observed; modules only mark where they run
+  std::atomic<bool> in_optimizer{false};
+  std::atomic<bool> after_backward{false};  // a backward has ended and no root forward has begun since
+  std::atomic<bool> forward_seen{false};    // a root forward has begun in this step
+  std::atomic<bool> has_model{false};
   std::atomic<bool> active{true};   // false on steps that `every` or `schedule` leaves out
   std::atomic<bool> closed{false};
   std::atomic<int> callback_for{-1};  // graph task that already has our end-of-backward callback
@@ -76,6 +83,11 @@ class Session : public std::enable_shared_from_this<Session> {
   bool watching() const {
     return active.load(std::memory_order_relaxed) && !closed.load(std::memory_order_relaxed);
   }
+
+  // The last calls with a bad result, by id: a backward that begins at one of them has a bad loss.
+  void note_bad_call(uint64_t call) { bad_calls_[call % bad_calls_.size()].store(call, std::memory_order_relaxed); }
+  bool is_bad_call(uint64_t call) const { return bad_calls_[call % bad_calls_.size()].load(std::memory_order_relaxed) == call; }
+  std::atomic<int> loss_of{-1};  // graph task whose first node was looked at
 
   // Scan `t` and append the record. Returns false when it could not be scanned (counted by reason).
   bool record(const at::Tensor& t, Record& rec);
@@ -90,6 +102,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void watch(const at::Tensor& t, uint32_t site, bool parameter);
   void clear_watched();
   uint32_t watched_site(const at::Tensor& t) const;  // kNoSite if unknown
+  uint32_t watched_storage(const at::Tensor& t) const;  // the same by memory: a view of a parameter counts
   // One pass over all gradients / parameters / buffers. [n_watched] records at most.
   // A gradient that was scanned before and changed since (clipping, unscaling) gets `phase`, a fresh one kPhaseBackward;
   // an unchanged one is not scanned again.
@@ -102,9 +115,10 @@ class Session : public std::enable_shared_from_this<Session> {
     return last.fetch_add(1, std::memory_order_relaxed) + 1;
   }
 
+  std::array<std::atomic<uint64_t>, 1024> bad_calls_{};
   mutable std::mutex watched_mutex_;
   std::vector<Watched> watched_;
-  std::unordered_map<const void*, uint32_t> site_of_;
+  std::unordered_map<const void*, uint32_t> site_of_, storage_site_;
   std::mutex traced_mutex_;
   std::unordered_map<uint32_t, std::pair<uint64_t, uint64_t>> traced_;  // site -> (batch, call)
 };

@@ -41,7 +41,7 @@ enum Flag : uint16_t {
   kFlagTop = 64,        // output of an outermost module call
   kFlagChanged = 128,   // input seen clean earlier at the same version, bad now: written behind the dispatcher's back
   kFlagKnown = 256,     // the input's state had been seen before, as some module's output or a root input
-  kFlagLatest = 512,    // reserved
+  kFlagCall = 512,      // the slot holds a CallRecord (record/call_record.h), not statistics
 };
 
 // What a kFlagLink record says; the code stands in n.

@@ -16,7 +16,7 @@ from nanscan.sites import NO_SITE
 
 # Records that say nothing about a site's usual size: facts about calls, values read rather than made, and values
 # already broken (their moments run over what is left; the event for them is another one's job).
-_IGNORED = int(Flag.BAD | Flag.INPUT | Flag.PARAM | Flag.LINK | Flag.ENTER | Flag.CHANGED)
+_IGNORED = int(Flag.BAD | Flag.INPUT | Flag.PARAM | Flag.LINK | Flag.ENTER | Flag.CHANGED | Flag.CALL)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -66,6 +66,8 @@ class PlainSession(Writer):
         self.number = next(_numbers)  # not its id(): a later session may get the same one
         self.active = True  # False on steps that `every` or `schedule` leaves out
         self.closed = False
+        self.in_optimizer = False  # the op level asks for these two, and is not here
+        self.has_model = False
         self.batch = 0  # root forward calls so far
         self.backward_end: Callable[[], None] | None = None
         self._n_bad_drained = 0
@@ -190,6 +192,15 @@ class PlainSession(Writer):
             self.append_marker(site=site, call=call, flags=Flag.ENTER, phase=Phase.FORWARD, n=batch)
             for i, tensor in enumerate(inputs):
                 self.record(tensor, site=site + INPUT, call=call, flags=Flag.INPUT, output_index=i, phase=Phase.DATA)
+
+    def set_op_level(self, on: bool) -> None:
+        """Ops are observed by the compiled core only."""
+        if on:
+            raise ValueError("plain PyTorch cannot observe ops")
+
+    def end_step(self, next: int) -> None:
+        """A step is over; the next one has this number."""
+        self.step = next
 
     def traced_parameter(self, tensor: torch.Tensor, site: int, module_site: int) -> None:
         """A parameter of the module whose traced call was bad: recorded if it is bad itself."""

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from nanscan.origin.module_level import ModuleOrigin
+from nanscan.origin.op_level import OpOrigin
 
-__all__ = ["ModuleOrigin"]
+__all__ = ["ModuleOrigin", "OpOrigin"]

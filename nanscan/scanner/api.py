@@ -49,7 +49,8 @@ def enable(
 
     Args:
         model: any nn.Module, compiled or not. None: every outermost module is watched from its first call.
-        level: "module" (default). The environment variable NANSCAN sets the default, NANSCAN=0 switches nanscan off.
+        level: "module" (default), or "op": every op and autograd node, with its source line; one scanner at a time,
+            and it needs the compiled core. The environment variable NANSCAN sets the default, NANSCAN=0 switches nanscan off.
         on_anomaly: "warn" (default; once per site, then at powers of ten), "raise" (NonFiniteError at the nearest safe
             point), "stop" (NonFiniteError at the next step's beginning), "record" (silent), or a callable that is
             handed each error and warning event.
@@ -105,6 +106,14 @@ def enable(
     with _open_lock:
         _open.append(scanner)
     return scanner
+
+
+def trace(**options: Any) -> Scanner:
+    """Watch every op of a block of code; no model needed: ``with nanscan.trace() as scanner: ...``.
+
+    The same as ``enable(None, level="op", **options)``. Modules that are called in the block are found by themselves.
+    """
+    return enable(None, level="op", **options)
 
 
 def disable() -> None:

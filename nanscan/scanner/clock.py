@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nanscan.config import LEVELS
-
 # torch.profiler.ProfilerAction by name, so that torch.profiler need not be imported. These mean "do not scan".
 _IDLE_ACTIONS = ("NONE", "WARMUP")
 
@@ -67,11 +65,12 @@ class StepClock:
         return self.step
 
 
-def scans_at(step: int, every: int, schedule: Callable[[int], Any] | None) -> bool:
+def scans_at(step: int, every: int, schedule: Callable[[int], Any] | None, level: str = "module") -> bool:
     """Is `step` one that is scanned?
 
     Args:
         step: from 0.
+        level: the scanner's; the only level name a schedule may return.
         every: scan steps 0, every, 2 * every ...
         schedule: step -> bool, a level name, or a torch.profiler action. Asked once per step; both must agree.
     """
@@ -81,8 +80,11 @@ def scans_at(step: int, every: int, schedule: Callable[[int], Any] | None) -> bo
         return True
     answer = schedule(step)
     if isinstance(answer, str):
-        if answer not in LEVELS:
-            raise ValueError(f"schedule({step}) returned {answer!r}; return a bool, or one of {', '.join(LEVELS)}")
+        if answer != level:
+            raise ValueError(
+                f"schedule({step}) returned {answer!r}, and this scanner's level is {level!r}; return that or a bool "
+                "(changing the level from step to step has not landed yet)"
+            )
         return True
     name = getattr(answer, "name", None)
     if isinstance(name, str) and type(answer).__name__ == "ProfilerAction":

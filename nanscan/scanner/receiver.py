@@ -74,6 +74,7 @@ class HookReceiver:
             return
         self._optimizer_seen = True
         self._in_optimizer = 1  # not a count: a step that an exception ended told nobody
+        self._core.in_optimizer = True
         self._core.scan_grads(int(Phase.OPTIMIZER))
         if self._has_news():
             self._process("backward")
@@ -85,6 +86,7 @@ class HookReceiver:
         if not self._is_ours(optimizer):
             return
         self._in_optimizer = 0
+        self._core.in_optimizer = False
         self._core.scan_values(int(Phase.OPTIMIZER))
         self._clock.mark_over()
         self._core.reset_stack()
@@ -123,6 +125,7 @@ class HookReceiver:
     def _forget_update(self) -> None:
         """A step is over: what was noticed of its update, finished or broken off, is done with."""
         self._in_optimizer = 0
+        self._core.in_optimizer = False
         if not self._optimizer_seen:
             self._version = self._models.version()
 

@@ -21,11 +21,12 @@ from nanscan.events.allow import AllowList
 from nanscan.events.event import Event
 from nanscan.events.log import EventLog
 from nanscan.hooks.core import CoreSession
-from nanscan.origin import ModuleOrigin
+from nanscan.origin import ModuleOrigin, OpOrigin
 from nanscan.record import Flag, Phase
 from nanscan.scanner.clock import StepClock, scans_at
 from nanscan.scanner.guard import UserCallbackError, guarded
 from nanscan.scanner.health import HealthWatch
+from nanscan.scanner.levels import begin_level, make_origin
 from nanscan.scanner.models import WatchedModels
 from nanscan.scanner.reaction import Reaction
 from nanscan.scanner.receiver import HookReceiver
@@ -38,7 +39,7 @@ log = logging.getLogger("nanscan")
 MAX_UNFED = 128  # pieces kept of a step in which nothing is bad
 
 # The records that the origin analysis reads once something is bad. Healthy outputs and gradients are history only.
-_FLAGGED = int(Flag.BAD | Flag.INPUT | Flag.PARAM | Flag.LINK | Flag.ENTER | Flag.CHANGED)
+_FLAGGED = int(Flag.BAD | Flag.INPUT | Flag.PARAM | Flag.LINK | Flag.ENTER | Flag.CHANGED | Flag.CALL)
 
 
 class Scanner(HookReceiver):
@@ -68,7 +69,7 @@ class Scanner(HookReceiver):
         self._closed = False
         self._failure: str | None = None
         self._clock = StepClock(manual=options.clock == "manual")
-        self._origin = ModuleOrigin(self.sites, core.shape, settings.rank, allow=allowed)
+        self._origin: ModuleOrigin | OpOrigin = make_origin(options.level, self.sites, core, settings.rank, allowed)
         self._health = HealthWatch(self.sites, settings.rank, growth)
         self._store = EventStore(options.max_events)
         self._reaction = Reaction(self._guard_callback(options.on_anomaly), self._describe)
@@ -98,6 +99,12 @@ class Scanner(HookReceiver):
                     scanner.backward_ended()
 
             core.set_backward_end(backward_ended)
+        try:
+            begin_level(options.level, core, self._models.any)
+        except NanscanError:
+            self._models.remove()
+            core.close()
+            raise
         core.scan_values(int(Phase.DATA))  # parameters that are bad before anything ran
 
     # ---- what a user reads
@@ -189,7 +196,7 @@ class Scanner(HookReceiver):
                 self._unfed.append(flagged)
                 if len(self._unfed) > MAX_UNFED:  # a step that never ends; the latest forwards are those that count
                     del self._unfed[: MAX_UNFED // 2]
-            bad = self._fed or bool((flagged["flags"] & int(Flag.BAD)).any())
+            bad = self._fed or bool((flagged["flags"] & int(Flag.BAD | Flag.CALL)).any())
             if bad or (point == "boundary" and self._origin.wants_healthy_steps):
                 self._feed()
         elif point == "boundary" and self._unfed and self._origin.wants_healthy_steps:
@@ -215,14 +222,14 @@ class Scanner(HookReceiver):
         self._fed = self._scaled = self._skipped = False
         self._forget_update()
         step = self._clock.end(forward_begins)
-        self._core.step = step
+        self._core.end_step(step)
         self._core.active = self._active_at(step)
         self._core.reset_stack()
         self._reaction.safe_point(boundary=True)
 
     def _active_at(self, step: int) -> bool:
         try:
-            return scans_at(step, self.options.every, self.options.schedule)
+            return scans_at(step, self.options.every, self.options.schedule, self.options.level)
         except Exception as err:
             raise UserCallbackError(err) from err
 

@@ -71,7 +71,7 @@ def test_the_log_can_be_read_afterwards(nanscan, write) -> None:
         pytest.param(["-m"], 2, "nothing to run", id="no-module"),
         pytest.param(["gone.py"], 2, "no file 'gone.py'", id="no-such-file"),
         pytest.param(["-m", "gone.mod"], 1, "no module named 'gone.mod'", id="no-such-module"),
-        pytest.param(["--level", "op", "a.py"], 2, "level='op' has not landed yet", id="level"),
+        pytest.param(["--level", "line", "a.py"], 2, "level='line' is unknown", id="level"),
         pytest.param(["--on-anomaly", "shout", "a.py"], 2, "on_anomaly='shout' is unknown", id="policy"),
         pytest.param(["--every", "0", "a.py"], 2, "every=0 is below 1", id="every"),
         pytest.param(["--every", "two", "a.py"], 2, "invalid int value: 'two'", id="not-a-number"),

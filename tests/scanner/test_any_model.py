@@ -107,7 +107,6 @@ def test_a_third_model_of_the_same_class_gets_a_number(make_net):
 
 
 def test_two_models_may_share_a_module(make_net):
-    # RED until fixed: the second model is refused in silence, its children are attached one by one.
     # GIVEN an encoder and a decoder with one embedding: a module of both, watched once
     first, second = make_net(), make_net()
     second.a = first.a
@@ -171,7 +170,6 @@ def test_close_takes_everything_off(training, hooks_of):
 
 
 def test_a_model_that_is_gone_is_forgotten(make_net):
-    # RED until fixed: hooks of models that are gone stay in WatchedModels.hooks.
     # GIVEN a program that makes a fresh model in each round (a search over settings)
     scanner = nanscan.enable(on_anomaly="record")
     for _ in range(30):

@@ -94,7 +94,6 @@ class Branches(nn.Module):
 
 
 def test_a_callable_that_raises_loses_no_event(make_net):
-    # RED until fixed: events after the one whose callable raised are dropped.
     # GIVEN two origins that are told at the same moment
     def stop(event):
         raise OwnError

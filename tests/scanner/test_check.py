@@ -103,7 +103,6 @@ def test_the_phase_is_where_the_check_stands(training, phase):
 
 
 def test_an_optimizer_that_failed_is_over(training):
-    # RED until fixed: _in_optimizer stays raised.
     # GIVEN an optimizer's step that was left by an exception, so that its post hook never ran
     scanner = nanscan.enable(training.net, on_anomaly="record")
     with pytest.raises(ZeroDivisionError):
@@ -152,7 +151,6 @@ def test_every_open_scanner_sees_it(make_net):
 
 
 def test_many_names_are_bounded(training):
-    # RED until fixed: SiteTable has no bound on names of checks.
     # GIVEN a program that writes the step's number into the name
     scanner = nanscan.enable(training.net, on_anomaly="record")
     before = len(scanner.sites)

@@ -68,7 +68,6 @@ def test_manual(training):
 
 
 def test_what_an_update_inside_a_manual_step_spoils_is_not_told_again(training):
-    # RED until fixed: `poisoned` is as of the step's begin.
     # GIVEN two updates per step; the first one writes NaN into every parameter
     scanner = nanscan.enable(training.net, on_anomaly="record", clock="manual")
     training.step("forward")
@@ -78,7 +77,6 @@ def test_what_an_update_inside_a_manual_step_spoils_is_not_told_again(training):
 
 
 def test_scanner_step_ends_a_step_that_no_optimizer_ended(make_net):
-    # RED until fixed: an update by hand before scanner.step() ends a second step.
     # GIVEN somebody who updates parameters by hand
     net = make_net()
     scanner = nanscan.enable(net, on_anomaly="record")

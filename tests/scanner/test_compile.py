@@ -110,7 +110,6 @@ def test_every(compiled):
 
 
 def test_enable_after_the_first_compiled_call_says_so(compiled):
-    # RED until fixed: counters['frames'] stays empty under fullgraph=True.
     watched = compiled()
     watched.call(torch.ones(2, 4))
     with pytest.warns(nanscan.NanscanWarning, match="torch._dynamo.reset.*before the first call") as caught:
@@ -133,7 +132,6 @@ def test_enable_before_the_first_call_is_silent_whatever_else_was_compiled(compi
 
 
 def test_enable_none(compiled):
-    # RED until fixed: an OptimizedModule is passed over without a note.
     watched = compiled()
     scanner = nanscan.enable(on_anomaly="record")
     watched.train(3)

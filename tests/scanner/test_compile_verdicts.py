@@ -12,7 +12,6 @@ NAN, INF = float("nan"), float("inf")
 
 
 def test_a_bad_parameter_is_told_from_a_module_that_makes_nan(compiled):
-    # RED until fixed: traced_call looks at no parameters.
     watched = compiled()
     scanner = nanscan.enable(watched.call, on_anomaly="record")
     watched.train(2)
@@ -74,7 +73,6 @@ def test_stop_comes_at_the_next_step(compiled):
 
 
 def test_warn_points_at_the_users_line(compiled):
-    # RED until fixed: frames of generated code (<eval_with_key>) are taken for the user's.
     watched = compiled()
     nanscan.enable(watched.call)
     with torch.no_grad():
@@ -86,7 +84,6 @@ def test_warn_points_at_the_users_line(compiled):
 
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_a_bad_gradient_keeps_its_phase(compiled, set_to_none):
-    # RED until fixed: a gradient written again by an unobserved backward is taken for a clipped one.
     # GIVEN gradients that are zeroed, not dropped: each backward writes the same tensors again
     watched = compiled()
     scanner = nanscan.enable(watched.call, on_anomaly="record")
@@ -117,7 +114,6 @@ def test_a_bad_gradient_made_inside_the_graph(compiled):
 
 
 def test_a_bad_gradient_without_an_optimizer(compiled):
-    # RED until fixed: gradients are read when the step ends, after p.grad = None.
     # GIVEN a program that updates by hand: nobody calls an optimizer's hook
     watched = compiled()
     scanner = nanscan.enable(watched.call, on_anomaly="record")

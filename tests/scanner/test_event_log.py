@@ -140,7 +140,6 @@ def test_several_ranks_are_one_report(run_program, tmp_path):
 
 
 def test_a_program_that_never_closes_still_ends_its_log(run_program, tmp_path):
-    # RED until fixed: nothing is judged or written at interpreter exit.
     # GIVEN the two lines of the README: enable, then train until the program is over, its last step bad
     run_program("""
     scanner = nanscan.enable(net, on_anomaly="record", dir="log")
@@ -168,7 +167,6 @@ def test_a_killed_program_leaves_a_readable_log(run_program, tmp_path):
 
 
 def test_a_disk_that_is_full_stops_nothing_and_is_said(run_program):
-    # RED until fixed: EventLog.error is read by nobody.
     # GIVEN a limit on the size of files that is reached in the middle of the event's line
     done = run_program("""
     import resource

@@ -77,7 +77,6 @@ def test_a_child_that_closes_ends_nobodys_log(run_forking, tmp_path):
 
 
 def test_a_scanner_of_the_childs_own_works(run_forking):
-    # RED until fixed: set_inert(True) is for the whole process and for ever.
     # GIVEN a child (a worker of multiprocessing with "fork") that enables a scanner for itself
     done = run_forking("""
     def own():
@@ -98,7 +97,6 @@ def test_a_scanner_of_the_childs_own_works(run_forking):
 
 
 def test_a_child_may_watch_the_parents_model_itself(run_forking):
-    # RED until fixed: as above; the parent's scanner counts as open.
     done = run_forking("""
     def own():
         with nanscan.enable(net, on_anomaly="record") as mine:
@@ -111,7 +109,6 @@ def test_a_child_may_watch_the_parents_model_itself(run_forking):
 
 
 def test_a_child_of_a_program_whose_scanner_is_closed(run_forking):
-    # RED until fixed: as above: the child's own scanner is half blind.
     # GIVEN a parent that has long closed its scanner
     done = run_forking("""
     scanner.close()

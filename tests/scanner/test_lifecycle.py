@@ -153,7 +153,6 @@ def test_a_report_shows_itself_in_notebooks(training):
 
 
 def test_a_lazy_module_is_watched_once_it_has_parameters():
-    # RED until fixed: parameters are collected at enable() only.
     # GIVEN parameters that come into being in the first forward
     model = nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 2))
     scanner = nanscan.enable(model, on_anomaly="record")

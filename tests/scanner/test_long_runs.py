@@ -137,7 +137,6 @@ def test_100_000_forwards_of_a_step_that_never_ends(kind):
 
 @pytest.mark.parametrize("clock", ["manual", "auto"])
 def test_bad_forwards_of_a_step_that_never_ends(clock):
-    # RED until fixed: a step's facts grow, and each judgement walks over all of them.
     # GIVEN a server that is sent bad data for ever; clock="auto" and no no_grad(): nothing says that a step is over
     model = Tiny()
     scanner = nanscan.enable(model, on_anomaly="record", clock=clock)

@@ -138,7 +138,6 @@ def broken_origin(monkeypatch):
 
 @pytest.mark.parametrize("policy", ["warn", "raise", "stop", "record"])
 def test_a_fault_of_ours_does_not_stop_training(training, broken_origin, policy, caplog, hooks_of, tmp_path):
-    # RED until fixed: the report's first line still says healthy.
     scanner = nanscan.enable(training.net, on_anomaly=policy, dir=tmp_path)
     with caplog.at_level(logging.ERROR):
         training.run(5, at={1: "forward"})
@@ -156,7 +155,6 @@ def test_a_fault_of_ours_does_not_stop_training(training, broken_origin, policy,
 
 
 def test_a_fault_of_ours_ends_the_log(training, broken_origin, caplog, tmp_path):
-    # RED until fixed: _fail() neither writes the end line nor closes the log.
     nanscan.enable(training.net, on_anomaly="record", dir=tmp_path)
     training.run(3)
     (path,) = tmp_path.iterdir()

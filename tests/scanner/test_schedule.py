@@ -64,7 +64,6 @@ def test_a_schedule_may_name_the_level(training):
 
 @pytest.mark.parametrize("answer", ["op", "deep"])
 def test_a_schedule_that_names_another_level_is_refused(training, answer):
-    # RED until fixed: any string counts as True.
     with pytest.raises(ValueError, match=answer):
         nanscan.enable(training.net, schedule=lambda step: answer)
 
@@ -102,7 +101,6 @@ def test_idle_steps_are_not_scanned_and_still_counted(make_training, make_net):
 
 
 def test_batches_are_counted_on_idle_steps_too(make_training, make_net):
-    # RED until fixed: enter() returns before it counts when the session is idle.
     training = make_training(make_net(), lr=0.0)
     scanner = nanscan.enable(training.net, on_anomaly="record", every=3)
     training.run(8, at={6: "forward"})

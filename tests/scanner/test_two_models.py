@@ -128,7 +128,6 @@ def test_one_scanner_over_both_counts_every_update(make_net):
 
 
 def test_allowances_count_for_the_scanner_that_is_open(make_net):
-    # RED until fixed: the process-wide count is shown by every scanner.
     # GIVEN an allowance that applied while an earlier scanner was open
     nanscan.allow("trap")
     for fire in (True, False):

@@ -112,7 +112,6 @@ def test_repeats_are_told_even_where_python_shows_a_line_once(make_net):
 
 
 def test_warnings_as_errors_come_out_as_warnings(training):
-    # RED until fixed: the warning is taken for a fault of ours, and the scanner switches off.
     # GIVEN python -W error, or pytest with filterwarnings = error
     scanner = nanscan.enable(training.net)
     with warnings.catch_warnings():

@@ -1,0 +1,184 @@
+#include "hooks/node_hook.h"
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <cstring>
+#include <exception>
+
+#include "hooks/autograd_hook.h"
+#include "hooks/forward_map.h"
+#include "hooks/guard.h"
+#include "hooks/op_call.h"
+#include "hooks/op_hook.h"
+#include "hooks/op_tensors.h"
+#include "record/call_record.h"
+
+namespace nanscan {
+namespace {
+
+struct NodeContext : at::ObserverContext {};
+
+// The nodes that run on this thread (re-entrant backward nests them), and the one whose apply has just returned.
+struct NodeThread {
+  std::vector<RunningCall> running;
+  std::vector<const void*> nodes;
+  std::vector<bool> wants_line;  // a Python backward in which nothing bad was made so far
+  RunningCall done;
+  const void* done_node = nullptr;
+};
+
+NodeThread& node_thread() {
+  static thread_local NodeThread state;
+  return state;
+}
+
+void see_results(Session& session, RunningCall& call, const torch::autograd::variable_list& results) {
+  std::vector<CallOutput> outputs;
+  bool bad = call.bad_input();
+  for (size_t i = 0; i < results.size(); ++i) {
+    const at::Tensor& t = results[i];
+    if (!t.defined()) continue;
+    bool passed_on = false;
+    for (const auto& in : call.inputs) {
+      passed_on = passed_on || (t.has_storage() && in.tensor.storage().unsafeGetStorageImpl() == t.storage().unsafeGetStorageImpl());
+    }
+    CallOutput out;
+    out.tensor = t;
+    out.index = static_cast<uint32_t>(i);
+    // An incoming gradient handed on (a view, an add): what is in it is known.
+    if (passed_on && !bad) continue;
+    if (!scan_result(session, t, out.record)) continue;
+    bad = bad || bits_of(out.record) != 0;
+    outputs.push_back(std::move(out));
+  }
+  if (!bad) {
+    for (const auto& out : outputs) session.storages.write(out.tensor, call.call, 0, call.site, call.line);
+    return;
+  }
+  for (const auto& out : outputs) session.storages.write(out.tensor, call.call, bits_of(out.record), call.site, call.line);
+  write_call(session, call, outputs);
+}
+
+class ResultHook : public torch::autograd::FunctionPostHook {
+ public:
+  explicit ResultHook(std::shared_ptr<Session> session, const void* node) : session_(std::move(session)), node_(node) {}
+
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& results,
+                                            const torch::autograd::variable_list& /*incoming*/) override {
+    NodeThread& thread = node_thread();
+    if (thread.done_node == node_ && !process_inert().load(std::memory_order_relaxed) && session_->watching() &&
+        observing(*session_)) {
+      InsideHook inside;
+      thread.done_node = nullptr;
+      if (!inside.reentered()) see_results(*session_, thread.done, results);
+      thread.done.clear();
+    }
+    return results;
+  }
+
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
+
+  const std::shared_ptr<Session> session_;
+  const void* node_;
+};
+
+bool is_accumulate(const char* name) { return std::strstr(name, "AccumulateGrad") != nullptr; }
+
+// A Python autograd.Function's node is called after its class; torch's own end in a digit.
+bool is_python(const char* name) {
+  const size_t n = std::strlen(name);
+  return n > 8 && std::strcmp(name + n - 8, "Backward") == 0;
+}
+
+}  // namespace
+
+bool node_wants_line() { return !node_thread().wants_line.empty() && node_thread().wants_line.back(); }
+
+void set_node_line(uint32_t line) {
+  NodeThread& thread = node_thread();
+  if (line == 0 || !node_wants_line() || thread.running.back().bad_input()) return;
+  thread.running.back().line = line;
+  thread.wants_line.back() = false;
+}
+
+bool inside_node() { return !node_thread().running.empty(); }
+
+bool in_graph_task() { return torch::autograd::get_current_graph_task_id() >= 0; }
+
+std::unique_ptr<at::ObserverContext> begin_node(Session& session, const at::RecordFunction& fn) {
+  NodeThread& thread = node_thread();
+  thread.running.emplace_back();
+  thread.nodes.push_back(nullptr);
+  thread.wants_line.push_back(false);
+  auto context = std::make_unique<NodeContext>();
+  thread.done_node = nullptr;
+  thread.done.clear();
+  InsideHook inside;
+  if (inside.reentered() || !session.watching()) return context;
+  const auto shared = session.shared_from_this();
+  request_backward_end(shared);
+  if (is_accumulate(fn.name())) {  // never a post hook there: gradients would come to share memory
+    for (const auto& v : fn.inputs()) {
+      if (v.isTensor()) observe_escape(session, v.toTensor(), kCallLeaf, kNoSite, kPhaseBackward);
+    }
+    return context;
+  }
+  const auto node = torch::autograd::get_current_node();
+  if (!node) return context;
+  bool ours = false;
+  for (const auto& hook : node->post_hooks()) {
+    const auto* result = dynamic_cast<const ResultHook*>(hook.get());
+    ours = ours || (result != nullptr && result->session_ == shared);
+  }
+  if (!ours) node->add_post_hook(std::make_unique<ResultHook>(shared, node.get()));
+  RunningCall& call = thread.running.back();
+  thread.nodes.back() = node.get();
+  call.call = session.next_call.fetch_add(1, std::memory_order_relaxed) + 1;
+  call.kind = kCallNode;
+  call.op = name_id(fn.name());
+  thread.wants_line.back() = is_python(fn.name());
+  call.phase = kPhaseBackward;
+  ForwardOp forward;
+  if (find_forward(fn.forwardThreadId(), fn.seqNr(), forward)) {
+    call.site = forward.site;
+    call.line = forward.line;
+    call.forward = forward.call;
+    const int task = torch::autograd::get_current_graph_task_id();
+    if (session.loss_of.exchange(task, std::memory_order_relaxed) != task && session.is_bad_call(forward.call)) {
+      CallRecord loss{};
+      loss.call = session.next_call.fetch_add(1, std::memory_order_relaxed) + 1;
+      loss.site = forward.site;
+      loss.line = forward.line;
+      loss.flags = kFlagCall;
+      loss.op = forward.op;
+      loss.kind = kCallLoss;
+      loss.n_inputs = 1;
+      loss.inputs[0] = forward.call << 8 | kHasNan;
+      loss.device = -1;
+      loss.phase = kPhaseBackward;
+      session.append(reinterpret_cast<Record&>(loss));
+    }
+  }
+  for (const auto& v : fn.inputs()) {
+    if (!v.isTensor() || !scannable(v.toTensor())) continue;
+    const ValueState state = session.storages.read(v.toTensor(), session.next_call.fetch_add(1, std::memory_order_relaxed) + 1);
+    call.inputs.push_back({v.toTensor(), state.value, state.bits, false, state.scanned_now});
+  }
+  return context;
+}
+
+void end_node() {
+  NodeThread& thread = node_thread();
+  if (thread.running.empty()) return;
+  thread.done = std::move(thread.running.back());
+  thread.done_node = thread.nodes.back();
+  thread.running.pop_back();
+  thread.nodes.pop_back();
+  thread.wants_line.pop_back();
+  if (std::uncaught_exceptions() > 0) thread.done.clear();  // no post hook will run: let go of its gradients
+}
+
+}  // namespace nanscan

@@ -1,0 +1,24 @@
+// Autograd nodes at op level: judged by their incoming gradients and their results, not by the ops inside.
+#pragma once
+
+#include <ATen/record_function.h>
+
+#include <memory>
+
+#include "hooks/session.h"
+
+namespace nanscan {
+
+// A node's apply begins on this thread / ends. Results are seen in a post hook of the node, after end_node().
+std::unique_ptr<at::ObserverContext> begin_node(Session& session, const at::RecordFunction& fn);
+void end_node();
+
+// Whether an autograd node runs on this thread: ops inside one are neither scanned nor named.
+bool inside_node();
+// A Python autograd.Function's backward runs, and nothing bad was made in it so far; and the line where that changed.
+bool node_wants_line();
+void set_node_line(uint32_t line);
+// Whether this thread is inside a backward pass at all.
+bool in_graph_task();
+
+}  // namespace nanscan

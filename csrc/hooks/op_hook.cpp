@@ -1,0 +1,249 @@
+#include "hooks/op_hook.h"
+
+#include <ATen/SequenceNumber.h>
+#include <ATen/record_function.h>
+
+#include <atomic>
+#include <cmath>
+#include <mutex>
+
+#include "hooks/forward_map.h"
+#include "hooks/guard.h"
+#include "hooks/module_hook.h"
+#include "hooks/node_hook.h"
+#include "hooks/op_call.h"
+#include "hooks/op_table.h"
+#include "hooks/op_tensors.h"
+#include "hooks/source_line.h"
+
+namespace nanscan {
+namespace {
+
+std::mutex mutex;
+std::shared_ptr<Session> watched_session;        // guarded by `mutex`
+std::atomic<Session*> current{nullptr};          // the same, for the callbacks
+at::CallbackHandle handles[2] = {at::INVALID_CALLBACK_HANDLE, at::INVALID_CALLBACK_HANDLE};
+
+// How an op is followed until it ends.
+enum class Follow {
+  kAll,   // what it reads and makes
+  kNode,  // inside a Python backward: only where the first bad value came from
+  kLook,  // on wrapped tensors: only which autograd node it made; the op inside is followed itself
+};
+
+struct Tracked : at::ObserverContext {
+  const OpInfo* info = nullptr;
+  int64_t seq = -1;
+  Follow follow = Follow::kAll;
+};
+
+// Per thread: the one outermost op that runs. Ops nested in it are part of it.
+struct OpThread {
+  bool running = false;
+  RunningCall call;
+  std::vector<CallOutput> outputs;
+};
+
+OpThread& op_thread() {
+  static thread_local OpThread state;
+  return state;
+}
+
+Phase phase_now(const Session& session) {
+  if (in_graph_task()) return kPhaseBackward;
+  if (session.in_optimizer.load(std::memory_order_relaxed)) return kPhaseOptimizer;
+  if (current_module_site(session) != kNoSite) return kPhaseForward;
+  if (session.after_backward.load(std::memory_order_relaxed)) return kPhaseOptimizer;
+  return session.forward_seen.load(std::memory_order_relaxed) || !session.has_model.load(std::memory_order_relaxed) ? kPhaseForward
+                                                                                                                   : kPhaseData;
+}
+
+bool wraps_any(const at::RecordFunction& fn) {
+  bool found = false;
+  for (const auto& v : fn.inputs()) {
+    for_each_tensor(v, [&](const at::Tensor& t) { found = found || wraps_another(t); });
+  }
+  return found;
+}
+
+void take_inputs(Session& session, const at::RecordFunction& fn, const OpInfo& info, RunningCall& call, bool only_written) {
+  bool any_tensor = false;
+  const auto inputs = fn.inputs();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].isDouble() && !std::isfinite(inputs[i].toDouble())) call.bits |= kCallConstant;
+    const bool written = i < 64 && (info.written >> i & 1);
+    const bool read = !(i < 64 && (info.overwritten >> i & 1));
+    for_each_tensor(inputs[i], [&](const at::Tensor& t) {
+      if (!scannable(t)) return;
+      any_tensor = true;
+      if (written) call.written.push_back(t);
+      if (!read || only_written || (info.rules & kOpUninit)) return;
+      const ValueState state = session.storages.read(t, session.next_call.fetch_add(1, std::memory_order_relaxed) + 1);
+      call.inputs.push_back({t, state.value, state.bits, written, state.scanned_now});
+    });
+  }
+  if (!any_tensor) call.bits |= kCallNoTensors;
+}
+
+std::unique_ptr<at::ObserverContext> op_starts(const at::RecordFunction& fn) {
+  Session* session = current.load(std::memory_order_acquire);
+  if (session == nullptr || process_inert().load(std::memory_order_relaxed) || !session->watching()) return nullptr;
+  OpThread& thread = op_thread();
+  const bool in_node = inside_node();
+  if (thread.running || (in_node && !node_wants_line())) return nullptr;
+  InsideHook inside;
+  if (inside.reentered()) return nullptr;
+  const OpInfo* info = op_info(fn);
+  if (info == nullptr) {
+    // A Python autograd.Function's apply: its node takes the next sequence number, outside every op.
+    if (fn.seqNr() >= 0 && !in_node) note_forward(fn.seqNr(), fn.seqNr() + 1, {current_module_site(*session), capture_line(), 0, 0});
+    return nullptr;
+  }
+  if ((info->rules & kOpTransparent) || ((info->rules & kOpLook) && !(info->rules & kOpHost))) return nullptr;
+  auto tracked = std::make_unique<Tracked>();
+  tracked->info = info;
+  tracked->seq = static_cast<int64_t>(at::sequence_number::peek());
+  if (in_dispatch_mode() || wraps_any(fn)) {
+    tracked->follow = Follow::kLook;
+    return tracked;
+  }
+  thread.running = true;
+  RunningCall& call = thread.call;
+  call.clear();
+  call.call = session->next_call.fetch_add(1, std::memory_order_relaxed) + 1;
+  call.op = info->id;
+  call.kind = kCallOp;
+  call.site = current_module_site(*session);
+  call.phase = phase_now(*session);
+  if (info->rules & kOpSelects) call.bits |= kCallSelects;
+  if (info->rules & kOpHost) call.bits |= kCallHost;
+  if (info->rules & kOpConstant) call.bits |= kCallConstant;
+  if (in_node) tracked->follow = Follow::kNode;
+  take_inputs(*session, fn, *info, call, in_node);
+  return tracked;
+}
+
+void see_output(Session& session, OpThread& thread, const OpInfo& info, const at::Tensor& t, uint32_t index, bool written) {
+  RunningCall& call = thread.call;
+  if ((info.rules & kOpUninit) && !scannable(t)) return;
+  if (info.rules & kOpUninit) {
+    session.storages.mark_uninitialised(t, call.call, call.site, 0);
+    return;
+  }
+  if (!written) {
+    for (const auto& in : call.inputs) {  // handed through: not made here
+      if (t.has_storage() && in.tensor.storage().unsafeGetStorageImpl() == t.storage().unsafeGetStorageImpl()) return;
+    }
+  }
+  CallOutput out;
+  out.tensor = t;
+  out.index = index;
+  out.legal = index < 64 && (info.legal >> index & 1);
+  if (!scan_result(session, t, out.record)) return;
+  thread.outputs.push_back(std::move(out));
+}
+
+void see_outputs(Session& session, OpThread& thread, const OpInfo& info, const at::RecordFunction& fn) {
+  const RunningCall& call = thread.call;
+  thread.outputs.clear();
+  uint32_t index = 0;
+  for (const auto& v : fn.outputs()) {
+    for_each_tensor(v, [&](const at::Tensor& t) {
+      bool is_written = false;
+      for (const auto& w : call.written) is_written = is_written || w.is_same(t);
+      if (!is_written) see_output(session, thread, info, t, index, false);
+      ++index;
+    });
+  }
+  for (const auto& t : call.written) see_output(session, thread, info, t, 0, true);
+}
+
+// An op inside a Python backward: the node is judged, not the op, but the line is the op's.
+void end_in_node(Session& session, OpThread& thread, const Tracked& tracked, const at::RecordFunction& fn) {
+  if (tracked.info->rules & kOpUninit) return;
+  see_outputs(session, thread, *tracked.info, fn);
+  for (const auto& out : thread.outputs) {
+    if (!bits_of(out.record) || out.legal) continue;
+    set_node_line(capture_line());
+    return;
+  }
+}
+
+void end_all(Session& session, OpThread& thread, const Tracked& tracked, const at::RecordFunction& fn) {
+  RunningCall& call = thread.call;
+  see_outputs(session, thread, *tracked.info, fn);
+  bool bad = call.bad_input();
+  for (const auto& out : thread.outputs) bad = bad || (bits_of(out.record) && !out.legal);
+  // The line is wanted by the node it made, should that go bad, and by whoever reads the memory after a write that nobody
+  // saw. An optimizer's own code is no use to either.
+  const auto seq = static_cast<int64_t>(at::sequence_number::peek());
+  if (bad || call.phase != kPhaseOptimizer) call.line = capture_line();
+  if (seq > tracked.seq) note_forward(tracked.seq, seq, {call.site, call.line, call.op, call.call});
+  for (const auto& t : call.written) {
+    if (bad && session.watched_storage(t) != kNoSite) call.bits |= kCallWritesParam;
+  }
+  if ((call.bits & kCallWritesParam) && call.phase != kPhaseBackward) call.phase = kPhaseOptimizer;
+  for (const auto& out : thread.outputs) session.storages.write(out.tensor, call.call, bits_of(out.record), call.site, call.line);
+  if (bad) write_call(session, call, thread.outputs);
+}
+
+void op_ends(const at::RecordFunction& fn, at::ObserverContext* context) {
+  const auto* tracked = static_cast<const Tracked*>(context);
+  if (tracked == nullptr) return;
+  Session* session = current.load(std::memory_order_acquire);
+  if (tracked->follow == Follow::kLook) {
+    const auto seq = static_cast<int64_t>(at::sequence_number::peek());
+    if (session == nullptr || seq <= tracked->seq || inside_node()) return;
+    note_forward(tracked->seq, seq, {current_module_site(*session), capture_line(), tracked->info->id, 0});
+    return;
+  }
+  OpThread& thread = op_thread();
+  thread.running = false;
+  if (session != nullptr && session->watching()) {
+    InsideHook inside;
+    (tracked->follow == Follow::kNode ? end_in_node : end_all)(*session, thread, *tracked, fn);
+  }
+  thread.outputs.clear();
+  thread.call.clear();
+}
+
+std::unique_ptr<at::ObserverContext> node_starts(const at::RecordFunction& fn) {
+  Session* session = current.load(std::memory_order_acquire);
+  if (session == nullptr || process_inert().load(std::memory_order_relaxed)) return nullptr;
+  return begin_node(*session, fn);
+}
+
+void node_ends(const at::RecordFunction& fn, at::ObserverContext* context) {
+  if (context != nullptr) end_node();
+}
+
+}  // namespace
+
+bool start_observing(const std::shared_ptr<Session>& session) {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (watched_session == session) return true;
+  if (watched_session != nullptr) return false;
+  watched_session = session;
+  current.store(session.get(), std::memory_order_release);
+  handles[0] = at::addGlobalCallback(
+      at::RecordFunctionCallback(op_starts, op_ends).needsInputs(true).needsOutputs(true).scopes({at::RecordScope::FUNCTION}));
+  handles[1] = at::addGlobalCallback(
+      at::RecordFunctionCallback(node_starts, node_ends).needsInputs(true).scopes({at::RecordScope::BACKWARD_FUNCTION}));
+  return true;
+}
+
+void stop_observing(const Session& session) {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (watched_session.get() != &session) return;
+  for (auto& handle : handles) {
+    if (handle != at::INVALID_CALLBACK_HANDLE) at::removeCallback(handle);
+    handle = at::INVALID_CALLBACK_HANDLE;
+  }
+  current.store(nullptr, std::memory_order_release);
+  watched_session->storages.clear();
+  watched_session.reset();
+}
+
+bool observing(const Session& session) { return current.load(std::memory_order_acquire) == &session; }
+
+}  // namespace nanscan

@@ -1,0 +1,94 @@
+#include "hooks/op_table.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <deque>
+#include <mutex>
+#include <shared_mutex>
+
+namespace nanscan {
+namespace {
+
+std::shared_mutex mutex;
+std::unordered_map<std::string, uint32_t> rules_by_name;
+std::unordered_map<std::string, uint64_t> legal_by_name;
+// By the schema's own name string, which lives as long as the op is registered. Only ops are cached: a range's name is
+// a temporary whose address means nothing.
+std::unordered_map<const char*, OpInfo> infos;
+std::deque<std::string> names;
+std::unordered_map<std::string, uint32_t> ids;
+
+bool torchs_own(const std::string& ns) { return ns == "aten" || ns == "prim" || ns == "prims"; }
+
+OpInfo describe(const c10::OperatorName& op, const c10::FunctionSchema& schema) {
+  OpInfo info;
+  info.name = op.name;
+  info.id = name_id(op.name.c_str());
+  const auto handle = c10::Dispatcher::singleton().findSchema(op);
+  const auto ns = op.getNamespace();
+  // A plain m.def("f", &f) registers as a composite too, yet it is the user's op and nothing inside it has a name.
+  if (handle && ns && torchs_own(std::string(*ns)) &&
+      handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
+    info.rules |= kOpTransparent;
+  }
+  const auto& arguments = schema.arguments();
+  const auto rule = rules_by_name.find(op.name);
+  if (rule != rules_by_name.end()) info.rules |= rule->second;
+  const bool overwrites = (info.rules & (kOpConstant | kOpOverwrites)) != 0;
+  for (size_t i = 0; i < arguments.size() && i < 64; ++i) {
+    const auto* alias = arguments[i].alias_info();
+    if (alias == nullptr || !alias->isWrite()) continue;
+    info.written |= 1ull << i;
+    if (overwrites || arguments[i].is_out()) info.overwritten |= 1ull << i;
+  }
+  bool all_alias = !schema.returns().empty() && info.written == 0;
+  for (const auto& r : schema.returns()) all_alias = all_alias && r.alias_info() != nullptr && !r.alias_info()->isWrite();
+  if (all_alias) info.rules |= kOpLook;
+  const auto legal = legal_by_name.find(op.name);
+  if (legal != legal_by_name.end()) info.legal = legal->second;
+  return info;
+}
+
+}  // namespace
+
+uint32_t name_id(const char* name) {
+  static std::mutex ids_mutex;
+  std::lock_guard<std::mutex> lock(ids_mutex);
+  auto [it, fresh] = ids.try_emplace(name, static_cast<uint32_t>(names.size()));
+  if (fresh) names.emplace_back(name);
+  return it->second;
+}
+
+std::string name_of(uint32_t id) { return id < names.size() ? names[id] : std::string(); }
+
+void set_op_rules(const std::unordered_map<std::string, uint32_t>& rules, const std::unordered_map<std::string, uint64_t>& legal) {
+  std::unique_lock<std::shared_mutex> lock(mutex);
+  rules_by_name = rules;
+  legal_by_name = legal;
+  for (auto& [name, info] : infos) {
+    const auto rule = rules_by_name.find(info.name);
+    info.rules = (info.rules & kOpTransparent) | (rule == rules_by_name.end() ? info.rules & kOpLook : rule->second);
+    const auto legal_outputs = legal_by_name.find(info.name);
+    info.legal = legal_outputs == legal_by_name.end() ? 0 : legal_outputs->second;
+  }
+}
+
+const OpInfo* op_info(const at::RecordFunction& fn) {
+  static thread_local std::unordered_map<const char*, const OpInfo*> seen;
+  const char* key = fn.name();
+  const auto it = seen.find(key);
+  if (it != seen.end()) return it->second;
+  const auto op = fn.operator_name();
+  if (!op) return nullptr;
+  std::unique_lock<std::shared_mutex> lock(mutex);
+  auto found = infos.find(key);
+  if (found == infos.end()) {
+    const auto schema = fn.operator_schema();
+    if (!schema) return nullptr;
+    found = infos.emplace(key, describe(*op, *schema)).first;  // unordered_map: addresses of values stay
+  }
+  seen.emplace(key, &found->second);
+  return &found->second;
+}
+
+}  // namespace nanscan

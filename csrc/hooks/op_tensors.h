@@ -1,0 +1,56 @@
+// Which tensors the op observer can look into, and how to find them among a call's values.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+
+#include "hooks/session.h"
+
+namespace nanscan {
+
+template <typename F>
+void for_each_tensor(const c10::IValue& v, const F& f) {
+  if (v.isTensor()) {
+    const at::Tensor& t = v.toTensor();
+    if (t.defined()) f(t);
+  } else if (v.isTensorList()) {
+    for (const at::Tensor& t : v.toTensorVector()) {
+      if (t.defined()) f(t);
+    }
+  } else if (v.isList()) {
+    for (const auto& item : v.toListRef()) {
+      if (item.isTensor() && item.toTensor().defined()) f(item.toTensor());
+    }
+  }
+}
+
+// A tensor that stands for another one: a subclass, a fake, vmap's or grad's. The op runs again on what is inside.
+inline bool wraps_another(const at::Tensor& t) {
+  return t.unsafeGetTensorImpl()->is_python_dispatch() ||
+         t.key_set().has_any(c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::FuncTorchBatched,
+                                                  c10::DispatchKey::FuncTorchGradWrapper, c10::DispatchKey::Functionalize}));
+}
+
+inline bool in_dispatch_mode() { return c10::impl::TorchDispatchModeTLS::any_modes_set(); }
+
+inline bool scannable(const at::Tensor& t) {
+  return t.defined() && (t.is_floating_point() || t.is_complex()) && t.layout() == at::kStrided && t.device().is_cpu() &&
+         !wraps_another(t) && t.has_storage();
+}
+
+// Scans a result. A floating tensor that cannot be scanned is counted by reason.
+inline bool scan_result(Session& session, const at::Tensor& t, Record& rec) {
+  if (!scannable(t)) {
+    if (t.defined() && !wraps_another(t) && (t.is_floating_point() || t.is_complex() || t.is_quantized())) {
+      const ScanStatus status = scan_tensor(t, rec);
+      if (!scanned(status)) session.unscanned[static_cast<size_t>(status)].fetch_add(1, std::memory_order_relaxed);
+    }
+    return false;
+  }
+  const ScanStatus status = scan_tensor(t, rec);
+  auto& counter = scanned(status) ? session.n_scans : session.unscanned[static_cast<size_t>(status)];
+  counter.fetch_add(1, std::memory_order_relaxed);
+  return scanned(status);
+}
+
+}  // namespace nanscan

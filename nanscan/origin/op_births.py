@@ -1,0 +1,190 @@
+"""Where bad values are born at op level, and where they go: one step after the other, in the order of the records."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any
+
+from nanscan.origin.op_calls import BAD, CallBit, CallKind, Holds, OpCall
+from nanscan.record import Phase
+
+# Plain integers: an operation on an IntFlag member makes another one, which takes longer than all the rest here.
+NAN, POS, NEG = int(Holds.NAN), int(Holds.POS), int(Holds.NEG)
+UNMADE = int(Holds.UNINIT | Holds.OUTSIDE | Holds.CHANGED)
+HOST, CONSTANT, WRITES_PARAM, SELECTS = (
+    int(CallBit.HOST), int(CallBit.CONSTANT), int(CallBit.WRITES_PARAM), int(CallBit.SELECTS)
+)  # fmt: skip
+OP, NODE, LOSS = int(CallKind.OP), int(CallKind.NODE), int(CallKind.LOSS)
+WAYS_OUT = {
+    int(CallKind.TOP): "the root's output", int(CallKind.CHECK): "a check", LOSS: "the loss",
+    int(CallKind.LEAF): "a parameter's gradient",
+}  # fmt: skip
+MAX_TRAIL = 64  # calls a value is followed through, for the chain
+MAX_VALUES = 1 << 16  # values remembered across steps (a bad parameter lives on)
+
+
+@dataclass(slots=True, eq=False)
+class OpBirth:
+    """A candidate for the first culprit.
+
+    Args:
+        call: the call that made the value, or, for a value no call made, the one that read it first.
+        fact: record of the bad tensor. inputs: ordinal -> record.
+        parents: births that this one was made of (a NaN out of somebody's Inf).
+        lost_at: the call where it was absorbed by arithmetic, if it was.
+    """
+
+    seq: int
+    step: int
+    role: str
+    phase: str
+    call: OpCall
+    bits: int
+    fact: Any
+    inputs: dict[int, Any]
+    parents: tuple[OpBirth, ...] = ()
+    owner: int | None = None  # PARAM/BUFFER site the value sits in
+    last_clean: tuple[int, int] | None = None
+    escaped: str | None = None  # where the value got out
+    told: bool = False
+    selected: bool = False
+    lost_at: OpCall | None = None
+    trail: list[OpCall] = field(default_factory=list)
+
+    @property
+    def culprit(self) -> OpBirth:
+        """The earliest birth it goes back to."""
+        return min((self, *(p.culprit for p in self.parents)), key=lambda b: b.seq) if self.parents else self
+
+
+def fresh_bits(made: int, given: int) -> int:
+    """What is new in a result: a NaN where none came in, an Inf where nothing bad came in."""
+    if made & NAN and not given & NAN:
+        return made
+    return made if made and not given else 0
+
+
+class Births:
+    """Follows values from birth to escape."""
+
+    def __init__(self) -> None:
+        self._of_value: OrderedDict[int, tuple[OpBirth, ...]] = OrderedDict()
+        self._of_call: dict[int, OpBirth] = {}  # forward births of this step, by the call that made them
+        self.born: list[OpBirth] = []  # of this step
+
+    def begin_step(self) -> None:
+        self.born = []
+        self._of_call = {}
+
+    def take(self, call: OpCall) -> None:
+        """Judge one call."""
+        sources = self._sources(call)
+        if call.kind in WAYS_OUT or call.bits & HOST:
+            self._leaves(call, sources)
+            return
+        new = fresh_bits(call.out_bits, call.in_bits)
+        if call.out_bits and new and not self._deliberate(call, sources):
+            for birth in sources:  # what it is made of ends up here
+                birth.trail.append(call)
+            sources = (self._make(call, sources),)
+        elif not call.out_bits:
+            self._absorb(call, sources)
+            return
+        for birth in sources:
+            for one in {birth, birth.culprit}:
+                if len(one.trail) < MAX_TRAIL and (not one.trail or one.trail[-1] is not call):
+                    one.trail.append(call)
+        self._remember(call.call, sources)
+        if call.bits & WRITES_PARAM and call.kind == OP:
+            self.escape(sources, "a parameter")
+
+    def escape(self, sources: tuple[OpBirth, ...], where: str) -> None:
+        for birth in sources:
+            for one in (birth, birth.culprit):
+                if one.escaped is None:
+                    one.escaped = where
+                    if one not in self.born:  # of an earlier step, harmless until now
+                        self.born.append(one)
+
+    def behind_node(self, birth: OpBirth) -> OpBirth | None:
+        """The forward birth whose own backward node made this bad gradient (a torch.where trap), if there is one."""
+        forward = self._of_call.get(birth.call.forward)
+        return forward if forward is not None and not forward.told else None
+
+    def _sources(self, call: OpCall) -> tuple[OpBirth, ...]:
+        found: dict[int, OpBirth] = {}
+        known: tuple[OpBirth, ...] | None = None
+        for order, (value, holds) in enumerate(call.inputs):
+            if not holds & BAD:
+                continue
+            known = self._of_value.get(value)
+            if known is None and holds & UNMADE:
+                bad_reads = [i for i, rec in call.reads.items() if _record_bits(rec)]
+                ordinal = bad_reads[order] if order < len(bad_reads) else None
+                known = self._not_made(call, holds, ordinal)
+                if known:
+                    self._remember(value, known)
+            for birth in known or ():
+                found[id(birth)] = birth
+        if call.kind == NODE:  # its forward's result was bad and got out: what it saved is bad too
+            for birth in self._of_value.get(call.forward, ()):
+                if birth.escaped:
+                    found[id(birth)] = birth
+        # The same tuple again where a value is only handed on: nothing new for the garbage collector to walk.
+        return known if known is not None and len(known) == len(found) == 1 else tuple(found.values())
+
+    def _not_made(self, call: OpCall, holds: int, ordinal: int | None) -> tuple[OpBirth, ...]:
+        """A bad value that no observed call made, at its first reader."""
+        rec = None if ordinal is None else call.reads.get(ordinal)
+        if rec is None or (int(rec["n"]) == 1 and not holds & (Holds.UNINIT | Holds.CHANGED)):
+            return ()  # one number: a constant that somebody wrote down (torch.tensor(-inf))
+        clean = call.last_clean.get(ordinal) if ordinal is not None else None
+        owner = int(rec["site"]) if holds & Holds.PARAM else None
+        role = "uninitialised" if holds & Holds.UNINIT else "external"
+        observed = clean is not None and (clean[0] != 0xFFFFFFFF or clean[1] != 0)
+        phase = Phase(call.phase).name.lower() if owner is not None or role == "uninitialised" or observed else "data"
+        birth = OpBirth(
+            call.seq, call.step, role, phase, call, holds & BAD, rec, dict(call.reads), owner=owner,
+            last_clean=clean,
+        )  # fmt: skip
+        self.born.append(birth)
+        return (birth,)
+
+    def _deliberate(self, call: OpCall, sources: tuple[OpBirth, ...]) -> bool:
+        """A constant that was asked for: a mask's -inf. One that is written into a parameter is not meant."""
+        constant = bool(call.bits & CONSTANT)
+        return constant and not sources and not call.bits & WRITES_PARAM and call.kind == OP
+
+    def _make(self, call: OpCall, sources: tuple[OpBirth, ...]) -> OpBirth:
+        fact = call.outputs[0] if call.outputs else None
+        birth = OpBirth(
+            call.seq, call.step, "origin", Phase(call.phase or Phase.FORWARD).name.lower(), call, call.out_bits, fact,
+            dict(call.reads), parents=sources,
+        )  # fmt: skip
+        self.born.append(birth)
+        if call.kind == OP:
+            self._of_call[call.call] = birth
+        return birth
+
+    def _leaves(self, call: OpCall, sources: tuple[OpBirth, ...]) -> None:
+        # -Inf alone may be meant when a model hands it out (masked logits); at a check or as a loss it is not.
+        if call.kind == CallKind.TOP and not call.in_bits & (NAN | POS):
+            return
+        self.escape(sources, WAYS_OUT.get(call.kind, "the host"))
+
+    def _absorb(self, call: OpCall, sources: tuple[OpBirth, ...]) -> None:
+        for birth in sources:
+            if call.bits & SELECTS or not call.in_bits & POS:
+                birth.selected = True
+            elif birth.lost_at is None and birth.phase != "backward" and call.kind == OP:
+                birth.lost_at = call
+
+    def _remember(self, value: int, sources: tuple[OpBirth, ...]) -> None:
+        self._of_value[value] = sources
+        while len(self._of_value) > MAX_VALUES:
+            self._of_value.popitem(last=False)
+
+
+def _record_bits(rec: Any) -> int:
+    return (NAN if rec["n_nan"] else 0) | (POS if rec["n_posinf"] else 0) | (NEG if rec["n_neginf"] else 0)

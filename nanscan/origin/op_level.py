@@ -1,0 +1,173 @@
+"""Origin at op level: names the op, the autograd node or the reader, and its source line."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from nanscan.events.aftermath import Aftermath
+from nanscan.events.allow import AllowList
+from nanscan.events.event import Event
+from nanscan.origin.narrate import ShapeOf
+from nanscan.origin.op_births import Births, OpBirth
+from nanscan.origin.op_calls import batches, calls_in
+from nanscan.origin.op_words import OpWords
+from nanscan.origin.state import SKIPS_EXPECTED
+from nanscan.record import Flag
+from nanscan.sites import SiteKind, SiteTable
+
+POINTS = ("forward", "backward", "optimizer", "boundary")
+
+
+class OpOrigin:
+    """Judges one session's call records; the same interface as ModuleOrigin.
+
+    Args:
+        op_name, line_text: what the ids in call records stand for.
+    """
+
+    wants_healthy_steps = False
+
+    def __init__(
+        self,
+        sites: SiteTable,
+        shape_of: ShapeOf,
+        op_name: Callable[[int], str],
+        line_text: Callable[[int], str],
+        rank: int = 0,
+        *,
+        allow: AllowList | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._sites = sites
+        self._allow = AllowList() if allow is None else allow
+        self._words = OpWords(sites, shape_of, op_name, line_text, rank, clock)
+        self._births = Births()
+        self._told_step = False
+        self._told_sites: set[tuple[Any, ...]] = set()
+        self._bad_grads: list[Any] = []
+        self._bad_values: list[Any] = []
+        self._known_values: set[int] = set()  # sites of parameters that were told of
+        self._batch: int | None = None
+        self._skips_in_a_row = 0
+        self.counts: Counter[str] = Counter()
+
+    @property
+    def aftermath(self) -> Aftermath | None:
+        """Consequences are not counted at this level yet: None."""
+        return None
+
+    def feed(self, records: np.ndarray) -> None:
+        """Take records of the running step, in seq order; any number of pieces."""
+        for piece in batches(records):
+            self._feed(piece)
+
+    def _feed(self, records: np.ndarray) -> None:
+        calls, rest = calls_in(records)
+        for rec in rest:
+            flags = int(rec["flags"])
+            if flags & int(Flag.ENTER):
+                self._batch = int(rec["n"])
+            elif flags & int(Flag.BAD) and int(rec["site"]) < len(self._sites):
+                kind = self._sites[int(rec["site"])].kind
+                if kind is SiteKind.PARAM_GRAD:
+                    self._bad_grads.append(rec)
+                elif kind in (SiteKind.PARAM, SiteKind.BUFFER):
+                    self._bad_values.append(rec)
+        for call in calls:
+            self._births.take(call)
+
+    def decide(self, point: str, *, scaler: bool = False, skipped: bool = False) -> list[Event]:
+        """Events that can be told at this safe point; each is returned once."""
+        if point not in POINTS:
+            raise ValueError(f"decide(point={point!r}): use one of {', '.join(map(repr, POINTS))}")
+        stage = POINTS.index(point)
+        events: list[Event] = []
+        if stage >= 1 and (self._bad_grads or self._bad_values):
+            self._gradients_escaped()
+        verdict = not scaler or stage >= 2
+        for birth in sorted(self._births.born, key=lambda b: b.seq):
+            if birth.told or birth.escaped is None or birth.culprit is not birth:
+                continue
+            if birth.phase in ("backward", "optimizer") and not verdict:
+                continue
+            events += self._tell(birth, scaler and skipped)
+        if stage >= 1 and verdict and not self._told_step and not (scaler and skipped):
+            events += self._unexplained(stage)
+        if point == "boundary":
+            events += self._end_step(scaler, skipped)
+        return events
+
+    def _gradients_escaped(self) -> None:
+        for birth in self._births.born:
+            if birth.phase == "backward":
+                self._births.escape((birth,), "a parameter's gradient")
+
+    def _tell(self, birth: OpBirth, skipped: bool) -> list[Event]:
+        birth.told = True
+        names = self._words.names(birth)
+        if self._allow.permits(names, _kinds(birth.bits)):
+            return []
+        if birth.phase == "backward":
+            if self._told_step:
+                self.counts["consequences"] += 1
+                return []
+            if skipped and self._skips_in_a_row < SKIPS_EXPECTED:
+                self.counts["skips"] += 1
+                return [self._words.event(birth, "info", self._batch, note="expected loss-scale skip")]
+            behind = self._births.behind_node(birth)
+            if behind is not None:
+                behind.told = True
+                self._told_step = True
+                return [
+                    self._words.event(behind, "error", self._batch, note="its own backward made the first bad gradient")
+                ]
+        self._told_step = True
+        return [self._words.event(birth, "error", self._batch)]
+
+    def _unexplained(self, stage: int) -> list[Event]:
+        """Bad gradients or parameters that no observed call accounts for (a compiled backward, say)."""
+        if any(b.told or b.escaped for b in self._births.born):
+            return []
+        if self._bad_grads:
+            rec, phase = max(self._bad_grads, key=lambda r: int(r["site"])), "backward"
+        elif self._bad_values and stage >= 2:
+            rec, phase = self._bad_values[0], "optimizer"
+            if int(rec["site"]) in self._known_values:
+                return []
+        else:
+            return []
+        self._told_step = True
+        return [self._words.unexplained(rec, phase, self._batch, len(self._bad_grads))]
+
+    def _end_step(self, scaler: bool, skipped: bool) -> list[Event]:
+        events: list[Event] = []
+        for birth in sorted(self._births.born, key=lambda b: b.seq):
+            if birth.told or birth.culprit is not birth:
+                continue
+            if birth.lost_at is not None and not self._told_step and not birth.selected:
+                birth.told = True
+                if self._allow.permits(self._words.names(birth), _kinds(birth.bits)):
+                    continue
+                events.append(self._words.event(birth, "warning", self._batch, note=self._words.lost(birth)))
+            elif birth.role == "origin":
+                key = (birth.call.op, birth.call.site, birth.call.line)
+                self.counts["absorbed"] += 1
+                if key not in self._told_sites:
+                    self._told_sites.add(key)
+                    events.append(self._words.event(birth, "info", self._batch, role="absorbed"))
+        for rec in self._bad_values:
+            self._known_values.add(int(rec["site"]))
+        if scaler:
+            self._skips_in_a_row = self._skips_in_a_row + 1 if skipped else 0
+        self._births.begin_step()
+        self._bad_grads, self._bad_values, self._told_step = [], [], False
+        return events
+
+
+def _kinds(bits: int) -> tuple[str, ...]:
+    return tuple(name for bit, name in ((1, "nan"), (2, "+inf"), (4, "-inf")) if bits & bit)
