@@ -50,7 +50,8 @@ def enable(
     Args:
         model: any nn.Module, compiled or not. None: every outermost module is watched from its first call.
         level: "module" (default), or "op": every op and autograd node, with its source line; one scanner at a time,
-            and it needs the compiled core. The environment variable NANSCAN sets the default, NANSCAN=0 switches nanscan off.
+            and it needs the compiled core. The environment variable NANSCAN sets the default, NANSCAN=0 switches
+            nanscan off.
         on_anomaly: "warn" (default; once per site, then at powers of ten), "raise" (NonFiniteError at the nearest safe
             point), "stop" (NonFiniteError at the next step's beginning), "record" (silent), or a callable that is
             handed each error and warning event.

@@ -316,7 +316,7 @@ def values_that_bootstrap_upwards():
 
 
 @pytest.mark.parametrize(("build", "steps"), TRAININGS.values())
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_no_alarm(watch_training, build, steps, seed):
     torch.manual_seed(seed)
     models, step = build()

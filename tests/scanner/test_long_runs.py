@@ -52,8 +52,8 @@ def growth_over(steps, warm_up, one_step):
 
 ANOMALIES = [
     pytest.param("bad data", 100_000, id="data-100_000"),  # about 100 s of one core, of which the scanner has 4 / 5
-    pytest.param("bad gradient", 20_000, id="gradient-20_000"),
-    pytest.param("bad check", 20_000, id="check-20_000"),
+    pytest.param("bad gradient", 8_000, id="gradient-8_000"),
+    pytest.param("bad check", 8_000, id="check-8_000"),
 ]
 
 
