@@ -32,7 +32,6 @@ class HookReceiver:
     _reaction: Reaction
     _scaled: bool  # a GradScaler scaled a loss in this step
     _skipped: bool  # and its verdict was to skip the update
-    _in_optimizer: int
     _optimizer_seen: bool
     _version: int  # of all parameters together, as of the last root forward
     _n_bad_seen: int
@@ -73,8 +72,7 @@ class HookReceiver:
         if not self._is_ours(optimizer):
             return
         self._optimizer_seen = True
-        self._in_optimizer = 1  # not a count: a step that an exception ended told nobody
-        self._core.in_optimizer = True
+        self._core.in_optimizer = True  # no count: a step that an exception ended told nobody
         self._core.scan_grads(int(Phase.OPTIMIZER))
         if self._has_news():
             self._process("backward")
@@ -85,7 +83,6 @@ class HookReceiver:
         """After it: parameters and floating buffers in one pass."""
         if not self._is_ours(optimizer):
             return
-        self._in_optimizer = 0
         self._core.in_optimizer = False
         self._core.scan_values(int(Phase.OPTIMIZER))
         self._clock.mark_over()
@@ -124,7 +121,6 @@ class HookReceiver:
 
     def _forget_update(self) -> None:
         """A step is over: what was noticed of its update, finished or broken off, is done with."""
-        self._in_optimizer = 0
         self._core.in_optimizer = False
         if not self._optimizer_seen:
             self._version = self._models.version()
@@ -139,7 +135,7 @@ class HookReceiver:
     def _phase_now(self, in_module: bool) -> Phase:
         if torch._C._current_graph_task_id() != -1:
             return Phase.BACKWARD
-        if self._in_optimizer and _optimizer_runs():
+        if self._core.in_optimizer and _optimizer_runs():
             return Phase.OPTIMIZER
         if in_module or self._clock.forwards > 0 or not self._models.any:
             return Phase.FORWARD

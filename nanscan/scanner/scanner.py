@@ -77,7 +77,6 @@ class Scanner(HookReceiver):
         self._fed = False  # something was, in this step
         self._scaled = False  # a GradScaler scaled a loss in this step
         self._skipped = False  # and its verdict was to skip the update
-        self._in_optimizer = 0
         self._optimizer_seen = False
         self._n_bad_seen = 0
         self._owns: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
@@ -89,7 +88,6 @@ class Scanner(HookReceiver):
             raise carried.cause from None
         self._models = WatchedModels(self, model)
         self._version = self._models.version()
-        self._log = self._open_log()
         if options.on_anomaly == "raise" or callable(options.on_anomaly):
             reference = weakref.ref(self)  # the core must not keep the scanner alive
 
@@ -105,6 +103,7 @@ class Scanner(HookReceiver):
             self._models.remove()
             core.close()
             raise
+        self._log = self._open_log()  # last: a scanner that is refused leaves no file
         core.scan_values(int(Phase.DATA))  # parameters that are bad before anything ran
 
     # ---- what a user reads
@@ -196,10 +195,9 @@ class Scanner(HookReceiver):
                 self._unfed.append(flagged)
                 if len(self._unfed) > MAX_UNFED:  # a step that never ends; the latest forwards are those that count
                     del self._unfed[: MAX_UNFED // 2]
-            bad = self._fed or bool((flagged["flags"] & int(Flag.BAD | Flag.CALL)).any())
-            if bad or (point == "boundary" and self._origin.wants_healthy_steps):
+            if self._fed or (flagged["flags"] & int(Flag.BAD | Flag.CALL)).any():
                 self._feed()
-        elif point == "boundary" and self._unfed and self._origin.wants_healthy_steps:
+        if point == "boundary" and self._unfed and self._origin.wants_healthy_steps:
             self._feed()
         if self._fed or point in ("optimizer", "boundary"):
             self._emit(self._origin.decide(point, scaler=self._scaled, skipped=self._skipped))
