@@ -54,6 +54,7 @@ class Options:
     schedule: Callable[[int], Any] | None
     clock: str
     max_events: int
+    escalate: bool
     dir: Path | None
     skip: Filter
     include: Filter | None
@@ -95,6 +96,7 @@ def check_options(
     schedule: Callable[[int], Any] | None = None,
     clock: str = "auto",
     max_events: int = 1000,
+    escalate: object = True,
     dir: str | os.PathLike[str] | None = None,
     skip: object = (),
     include: object = None,
@@ -112,6 +114,7 @@ def check_options(
         schedule=_check_schedule(schedule),
         clock=_choice("clock", clock, CLOCKS),
         max_events=check_positive("max_events", max_events),
+        escalate=_check_bool("escalate", escalate),
         dir=_check_dir(dir) if dir is not None else _check_dir(env.dir, "NANSCAN_DIR"),
         skip=check_filter("skip", skip) or (),
         include=check_filter("include", include),
@@ -159,6 +162,12 @@ def check_filter(name: str, value: object) -> Filter | None:
                 f"{name} holds {entry!r}; give name globs ('blocks.*.drop') or Module subclasses (nn.Dropout)"
             )
     return entries
+
+
+def _check_bool(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}={value!r} is of type {type(value).__name__}; give True or False")
+    return value
 
 
 def _check_schedule(value: Any) -> Callable[[int], Any] | None:

@@ -10,6 +10,7 @@ struct ForwardOp {
   uint32_t line = 0;
   uint32_t op = 0;
   uint64_t call = 0;
+  bool recompute = false;  // run again inside a backward (activation checkpointing)
 };
 
 // The calling thread's nodes with sequence numbers [first, last) were made by `op`.

@@ -2,11 +2,11 @@
 #include "hooks/module_hook.h"
 
 #include <c10/core/GradMode.h>
-#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "hooks/autograd_hook.h"
 #include "hooks/guard.h"
+#include "hooks/node_hook.h"
 #include "hooks/op_call.h"
 #include "hooks/thread_state.h"
 #include "hooks/tree.h"
@@ -43,8 +43,6 @@ bool record_value(Session& session, const at::Tensor& t, Record& rec) {
   PyEval_RestoreThread(saved);
   return ok;
 }
-
-bool in_backward() { return torch::autograd::get_current_graph_task_id() >= 0; }
 
 void remember(SeenValue& seen, const Record& rec) {
   seen.site = rec.site;
@@ -133,7 +131,7 @@ PyObject* enter(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
   if (process_inert().load(std::memory_order_relaxed)) Py_RETURN_NONE;
   if (!session.watching()) {
     // Batches are numbered whether or not this step is scanned.
-    if (tap.options.root && !session.closed.load(std::memory_order_relaxed) && !in_backward()) session.batch.fetch_add(1);
+    if (tap.options.root && !session.closed.load(std::memory_order_relaxed) && !in_graph_task()) session.batch.fetch_add(1);
     Py_RETURN_NONE;
   }
   InsideHook inside;
@@ -150,7 +148,7 @@ PyObject* enter(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
   frame.parent_site = parent_site;
   frame.n_inputs = 0;
   frame.kept.clear();
-  if (tap.options.root && parent_call == 0 && !in_backward()) {
+  if (tap.options.root && parent_call == 0 && !in_graph_task()) {
     Record rec{};
     rec.site = tap.options.site;
     rec.call = frame.call;
@@ -328,7 +326,7 @@ PyObject* leave(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
   while (i > 0 && (state.stack[i - 1].session != session.number || state.stack[i - 1].site != tap.options.site)) --i;
   if (i == 0) return PyLong_FromLong(0);
   const Frame& frame = state.stack[i - 1];  // stays put: inside a hook no frame is pushed
-  const bool recompute = in_backward();
+  const bool recompute = in_graph_task();
   const bool top = frame.parent_call == 0 && !recompute;
   if (session.watching() && args[3] != Py_None) finish_call(tap, state, frame, args, top, recompute);
   state.remove(&session, i - 1);

@@ -11,9 +11,11 @@
 #include "hooks/autograd_hook.h"
 #include "hooks/forward_map.h"
 #include "hooks/guard.h"
+#include "hooks/module_hook.h"
 #include "hooks/op_call.h"
 #include "hooks/op_hook.h"
 #include "hooks/op_tensors.h"
+#include "hooks/source_line.h"
 #include "record/call_record.h"
 
 namespace nanscan {
@@ -21,11 +23,17 @@ namespace {
 
 struct NodeContext : at::ObserverContext {};
 
+struct RunningNode {
+  RunningCall call;
+  const void* node = nullptr;
+  bool python = false;      // a Python autograd.Function's backward
+  bool wants_line = false;  // one in which nothing bad was made so far
+  size_t depth = 0;         // module calls that ran when it began: deeper ones are a forward run again
+};
+
 // The nodes that run on this thread (re-entrant backward nests them), and the one whose apply has just returned.
 struct NodeThread {
-  std::vector<RunningCall> running;
-  std::vector<const void*> nodes;
-  std::vector<bool> wants_line;  // a Python backward in which nothing bad was made so far
+  std::vector<RunningNode> running;
   RunningCall done;
   const void* done_node = nullptr;
 };
@@ -95,24 +103,30 @@ bool is_python(const char* name) {
 
 }  // namespace
 
-bool node_wants_line() { return !node_thread().wants_line.empty() && node_thread().wants_line.back(); }
+bool node_wants_line() { return inside_node() && node_thread().running.back().wants_line; }
 
 void set_node_line(uint32_t line) {
-  NodeThread& thread = node_thread();
-  if (line == 0 || !node_wants_line() || thread.running.back().bad_input()) return;
-  thread.running.back().line = line;
-  thread.wants_line.back() = false;
+  if (line == 0 || !node_wants_line()) return;
+  RunningNode& running = node_thread().running.back();
+  if (running.call.bad_input()) return;
+  running.call.line = line;
+  running.wants_line = false;
 }
 
 bool inside_node() { return !node_thread().running.empty(); }
+
+ForwardOp made_inside_node(const Session& session, uint32_t op) {
+  const RunningNode& running = node_thread().running.back();
+  if (module_depth() > running.depth) return {current_module_site(session), capture_line(), op, 0, true};
+  return {running.call.site, running.python ? capture_line() : running.call.line, op, 0, false};
+}
 
 bool in_graph_task() { return torch::autograd::get_current_graph_task_id() >= 0; }
 
 std::unique_ptr<at::ObserverContext> begin_node(Session& session, const at::RecordFunction& fn) {
   NodeThread& thread = node_thread();
   thread.running.emplace_back();
-  thread.nodes.push_back(nullptr);
-  thread.wants_line.push_back(false);
+  thread.running.back().depth = module_depth();
   auto context = std::make_unique<NodeContext>();
   thread.done_node = nullptr;
   thread.done.clear();
@@ -134,18 +148,20 @@ std::unique_ptr<at::ObserverContext> begin_node(Session& session, const at::Reco
     ours = ours || (result != nullptr && result->session_ == shared);
   }
   if (!ours) node->add_post_hook(std::make_unique<ResultHook>(shared, node.get()));
-  RunningCall& call = thread.running.back();
-  thread.nodes.back() = node.get();
+  RunningNode& running = thread.running.back();
+  RunningCall& call = running.call;
+  running.node = node.get();
+  running.python = running.wants_line = is_python(fn.name());
   call.call = session.next_call.fetch_add(1, std::memory_order_relaxed) + 1;
   call.kind = kCallNode;
   call.op = name_id(fn.name());
-  thread.wants_line.back() = is_python(fn.name());
   call.phase = kPhaseBackward;
   ForwardOp forward;
   if (find_forward(fn.forwardThreadId(), fn.seqNr(), forward)) {
     call.site = forward.site;
     call.line = forward.line;
     call.forward = forward.call;
+    if (forward.recompute) call.bits |= kCallRecompute;
     const int task = torch::autograd::get_current_graph_task_id();
     if (session.loss_of.exchange(task, std::memory_order_relaxed) != task && session.is_bad_call(forward.call)) {
       CallRecord loss{};
@@ -173,11 +189,9 @@ std::unique_ptr<at::ObserverContext> begin_node(Session& session, const at::Reco
 void end_node() {
   NodeThread& thread = node_thread();
   if (thread.running.empty()) return;
-  thread.done = std::move(thread.running.back());
-  thread.done_node = thread.nodes.back();
+  thread.done = std::move(thread.running.back().call);
+  thread.done_node = thread.running.back().node;
   thread.running.pop_back();
-  thread.nodes.pop_back();
-  thread.wants_line.pop_back();
   if (std::uncaught_exceptions() > 0) thread.done.clear();  // no post hook will run: let go of its gradients
 }
 

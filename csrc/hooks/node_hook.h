@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "hooks/forward_map.h"
 #include "hooks/session.h"
 
 namespace nanscan {
@@ -18,6 +19,9 @@ bool inside_node();
 // A Python autograd.Function's backward runs, and nothing bad was made in it so far; and the line where that changed.
 bool node_wants_line();
 void set_node_line(uint32_t line);
+// Where a node that is made inside the running one comes from: an op of a forward that is run again, a line of a Python
+// backward, or else (double backward) the op behind the running node.
+ForwardOp made_inside_node(const Session& session, uint32_t op);
 // Whether this thread is inside a backward pass at all.
 bool in_graph_task();
 

@@ -70,7 +70,9 @@ void write_call(Session& session, RunningCall& call, const std::vector<CallOutpu
   if (bad) session.note_bad_call(call.call);
   if (bad) {
     for (const auto& out : outputs) {
-      if (bits_of(out.record)) append_statistics(session, call, out.tensor, out.record, call.site, 0, out.index);
+      if (!bits_of(out.record)) continue;
+      const uint32_t owner = session.watched_storage(out.tensor);
+      append_statistics(session, call, out.tensor, out.record, owner != kNoSite ? owner : call.site, 0, out.index);
     }
   }
   for (size_t i = 0; i < call.inputs.size(); ++i) {

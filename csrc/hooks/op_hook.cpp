@@ -2,6 +2,7 @@
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
+#include <c10/core/GradMode.h>
 
 #include <atomic>
 #include <cmath>
@@ -29,6 +30,7 @@ enum class Follow {
   kAll,   // what it reads and makes
   kNode,  // inside a Python backward: only where the first bad value came from
   kLook,  // on wrapped tensors: only which autograd node it made; the op inside is followed itself
+  kMade,  // inside a node, with gradients on (double backward, a forward run again): the same
 };
 
 struct Tracked : at::ObserverContext {
@@ -90,13 +92,17 @@ std::unique_ptr<at::ObserverContext> op_starts(const at::RecordFunction& fn) {
   if (session == nullptr || process_inert().load(std::memory_order_relaxed) || !session->watching()) return nullptr;
   OpThread& thread = op_thread();
   const bool in_node = inside_node();
-  if (thread.running || (in_node && !node_wants_line())) return nullptr;
+  const bool makes_nodes = in_node && c10::GradMode::is_enabled();
+  if (thread.running || (in_node && !makes_nodes && !node_wants_line())) return nullptr;
   InsideHook inside;
   if (inside.reentered()) return nullptr;
   const OpInfo* info = op_info(fn);
   if (info == nullptr) {
     // A Python autograd.Function's apply: its node takes the next sequence number, outside every op.
-    if (fn.seqNr() >= 0 && !in_node) note_forward(fn.seqNr(), fn.seqNr() + 1, {current_module_site(*session), capture_line(), 0, 0});
+    if (fn.seqNr() >= 0) {
+      note_forward(fn.seqNr(), fn.seqNr() + 1,
+                   in_node ? made_inside_node(*session, 0) : ForwardOp{current_module_site(*session), capture_line()});
+    }
     return nullptr;
   }
   if ((info->rules & kOpTransparent) || ((info->rules & kOpLook) && !(info->rules & kOpHost))) return nullptr;
@@ -105,6 +111,10 @@ std::unique_ptr<at::ObserverContext> op_starts(const at::RecordFunction& fn) {
   tracked->seq = static_cast<int64_t>(at::sequence_number::peek());
   if (in_dispatch_mode() || wraps_any(fn)) {
     tracked->follow = Follow::kLook;
+    return tracked;
+  }
+  if (in_node && !node_wants_line()) {
+    tracked->follow = Follow::kMade;
     return tracked;
   }
   thread.running = true;
@@ -158,8 +168,14 @@ void see_outputs(Session& session, OpThread& thread, const OpInfo& info, const a
   for (const auto& t : call.written) see_output(session, thread, info, t, 0, true);
 }
 
+void note_made_inside(const Session& session, const Tracked& tracked) {
+  const auto seq = static_cast<int64_t>(at::sequence_number::peek());
+  if (seq > tracked.seq) note_forward(tracked.seq, seq, made_inside_node(session, tracked.info->id));
+}
+
 // An op inside a Python backward: the node is judged, not the op, but the line is the op's.
 void end_in_node(Session& session, OpThread& thread, const Tracked& tracked, const at::RecordFunction& fn) {
+  note_made_inside(session, tracked);
   if (tracked.info->rules & kOpUninit) return;
   see_outputs(session, thread, *tracked.info, fn);
   for (const auto& out : thread.outputs) {
@@ -191,9 +207,13 @@ void op_ends(const at::RecordFunction& fn, at::ObserverContext* context) {
   const auto* tracked = static_cast<const Tracked*>(context);
   if (tracked == nullptr) return;
   Session* session = current.load(std::memory_order_acquire);
+  if (tracked->follow == Follow::kMade || (tracked->follow == Follow::kLook && inside_node())) {
+    if (session != nullptr && inside_node()) note_made_inside(*session, *tracked);
+    return;
+  }
   if (tracked->follow == Follow::kLook) {
     const auto seq = static_cast<int64_t>(at::sequence_number::peek());
-    if (session == nullptr || seq <= tracked->seq || inside_node()) return;
+    if (session == nullptr || seq <= tracked->seq) return;
     note_forward(tracked->seq, seq, {current_module_site(*session), capture_line(), tracked->info->id, 0});
     return;
   }

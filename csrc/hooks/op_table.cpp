@@ -2,6 +2,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <atomic>
 #include <deque>
 #include <mutex>
 #include <shared_mutex>
@@ -17,6 +18,31 @@ std::unordered_map<std::string, uint64_t> legal_by_name;
 std::unordered_map<const char*, OpInfo> infos;
 std::deque<std::string> names;
 std::unordered_map<std::string, uint32_t> ids;
+
+std::atomic<uint64_t> ops_gone{0};  // ops unregistered so far: the cached pointers may be another op's by now
+
+// A library that is unloaded or defined again (a notebook cell run twice) frees its schemas, and with them our keys.
+class Unregistered : public c10::OpRegistrationListener {
+ public:
+  void onOperatorRegistered(const c10::OperatorHandle& /*op*/) override {}
+  void onOperatorDeregistered(const c10::OperatorHandle& op) override {
+    std::unique_lock<std::shared_mutex> lock(mutex);
+    const auto found = infos.find(op.schema().name().c_str());
+    if (found == infos.end()) return;
+    retired.push_back(infos.extract(found));  // a call that runs may hold it
+    ops_gone.fetch_add(1, std::memory_order_release);
+  }
+
+ private:
+  std::deque<std::unordered_map<const char*, OpInfo>::node_type> retired;
+};
+
+void listen() {
+  // Kept for the life of the process: the dispatcher would call every listener again for every op on the way in.
+  static auto* handle = new c10::RegistrationHandleRAII(
+      c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Unregistered>()));
+  (void)handle;
+}
 
 bool torchs_own(const std::string& ns) { return ns == "aten" || ns == "prim" || ns == "prims"; }
 
@@ -75,11 +101,18 @@ void set_op_rules(const std::unordered_map<std::string, uint32_t>& rules, const 
 
 const OpInfo* op_info(const at::RecordFunction& fn) {
   static thread_local std::unordered_map<const char*, const OpInfo*> seen;
+  static thread_local uint64_t seen_until = 0;
+  const uint64_t gone = ops_gone.load(std::memory_order_acquire);
+  if (seen_until != gone) {
+    seen.clear();
+    seen_until = gone;
+  }
   const char* key = fn.name();
   const auto it = seen.find(key);
   if (it != seen.end()) return it->second;
   const auto op = fn.operator_name();
   if (!op) return nullptr;
+  listen();  // without our lock: the dispatcher calls the listener with its own lock held
   std::unique_lock<std::shared_mutex> lock(mutex);
   auto found = infos.find(key);
   if (found == infos.end()) {

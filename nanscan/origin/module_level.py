@@ -18,7 +18,7 @@ from nanscan.events.event import Event
 from nanscan.origin import backward, optimizer
 from nanscan.origin.after import AftermathWatch
 from nanscan.origin.births import Birth
-from nanscan.origin.facts import StepFacts
+from nanscan.origin.facts import STRONG, StepFacts
 from nanscan.origin.forward import ForwardJudge, earliest_inside, earliest_reaching
 from nanscan.origin.narrate import Narrator, ShapeOf
 from nanscan.origin.state import MAX_FINDINGS, SKIPS_EXPECTED, Finding, Memory, StepState
@@ -74,6 +74,16 @@ class ModuleOrigin:
         """Whether ENTER records of a healthy step are wanted too: parameters are known to be bad, and only a forward
         that ran and stayed good can show that they were repaired. Otherwise a healthy step need not be fed."""
         return bool(self._memory.known)
+
+    @property
+    def bad_values(self) -> dict[int, int]:
+        """Sites of the parameters and buffers that were left non-finite, with their bits."""
+        return {**dict.fromkeys(self._memory.from_start, STRONG), **self._memory.known}
+
+    def take_over(self, bad_values: dict[int, int]) -> None:
+        """A step begins here that followed others judged elsewhere: what was bad by then explains itself."""
+        self._memory.known.update(bad_values)
+        self._state = self._new_state()
 
     def feed(self, records: np.ndarray) -> None:
         """Take flagged records of the running step, in seq order; any number of pieces."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any
 
 from nanscan.origin.op_calls import BAD, CallBit, CallKind, Holds, OpCall
 from nanscan.record import Phase
+from nanscan.sites import NO_SITE
 
 # Plain integers: an operation on an IntFlag member makes another one, which takes longer than all the rest here.
 NAN, POS, NEG = int(Holds.NAN), int(Holds.POS), int(Holds.NEG)
@@ -66,9 +68,14 @@ def fresh_bits(made: int, given: int) -> int:
 
 
 class Births:
-    """Follows values from birth to escape."""
+    """Follows values from birth to escape.
 
-    def __init__(self) -> None:
+    Args:
+        explained: sites of parameters and buffers whose being bad has been told of. Reading one is no news.
+    """
+
+    def __init__(self, explained: Container[int] = ()) -> None:
+        self._explained = explained
         self._of_value: OrderedDict[int, tuple[OpBirth, ...]] = OrderedDict()
         self._of_call: dict[int, OpBirth] = {}  # forward births of this step, by the call that made them
         self.born: list[OpBirth] = []  # of this step
@@ -120,7 +127,7 @@ class Births:
                 continue
             known = self._of_value.get(value)
             if known is None and holds & UNMADE:
-                bad_reads = [i for i, rec in call.reads.items() if _record_bits(rec)]
+                bad_reads = [i for i, rec in call.reads.items() if record_bits(rec)]
                 ordinal = bad_reads[order] if order < len(bad_reads) else None
                 known = self._not_made(call, holds, ordinal)
                 if known:
@@ -137,18 +144,22 @@ class Births:
     def _not_made(self, call: OpCall, holds: int, ordinal: int | None) -> tuple[OpBirth, ...]:
         """A bad value that no observed call made, at its first reader."""
         rec = None if ordinal is None else call.reads.get(ordinal)
-        if rec is None or (int(rec["n"]) == 1 and not holds & (Holds.UNINIT | Holds.CHANGED)):
+        if rec is None:
+            return ()
+        owner = int(rec["site"]) if holds & Holds.PARAM else None
+        explained = owner is not None and owner in self._explained
+        if int(rec["n"]) == 1 and not explained and not holds & (Holds.UNINIT | Holds.CHANGED):
             return ()  # one number: a constant that somebody wrote down (torch.tensor(-inf))
         clean = call.last_clean.get(ordinal) if ordinal is not None else None
-        owner = int(rec["site"]) if holds & Holds.PARAM else None
         role = "uninitialised" if holds & Holds.UNINIT else "external"
         observed = clean is not None and (clean[0] != 0xFFFFFFFF or clean[1] != 0)
         phase = Phase(call.phase).name.lower() if owner is not None or role == "uninitialised" or observed else "data"
         birth = OpBirth(
             call.seq, call.step, role, phase, call, holds & BAD, rec, dict(call.reads), owner=owner,
-            last_clean=clean,
+            last_clean=clean, told=explained, escaped="a parameter" if explained else None,
         )  # fmt: skip
-        self.born.append(birth)
+        if not explained:
+            self.born.append(birth)
         return (birth,)
 
     def _deliberate(self, call: OpCall, sources: tuple[OpBirth, ...]) -> bool:
@@ -158,9 +169,10 @@ class Births:
 
     def _make(self, call: OpCall, sources: tuple[OpBirth, ...]) -> OpBirth:
         fact = call.outputs[0] if call.outputs else None
+        site = NO_SITE if fact is None else int(fact["site"])  # that of the parameter it was written into, if it was
         birth = OpBirth(
             call.seq, call.step, "origin", Phase(call.phase or Phase.FORWARD).name.lower(), call, call.out_bits, fact,
-            dict(call.reads), parents=sources,
+            dict(call.reads), parents=sources, owner=None if site in (NO_SITE, call.site) else site,
         )  # fmt: skip
         self.born.append(birth)
         if call.kind == OP:
@@ -186,5 +198,5 @@ class Births:
             self._of_value.popitem(last=False)
 
 
-def _record_bits(rec: Any) -> int:
+def record_bits(rec: Any) -> int:
     return (NAN if rec["n_nan"] else 0) | (POS if rec["n_posinf"] else 0) | (NEG if rec["n_neginf"] else 0)

@@ -13,7 +13,7 @@ from nanscan.events.aftermath import Aftermath
 from nanscan.events.allow import AllowList
 from nanscan.events.event import Event
 from nanscan.origin.narrate import ShapeOf
-from nanscan.origin.op_births import Births, OpBirth
+from nanscan.origin.op_births import Births, OpBirth, record_bits
 from nanscan.origin.op_calls import batches, calls_in
 from nanscan.origin.op_words import OpWords
 from nanscan.origin.state import SKIPS_EXPECTED
@@ -46,12 +46,12 @@ class OpOrigin:
         self._sites = sites
         self._allow = AllowList() if allow is None else allow
         self._words = OpWords(sites, shape_of, op_name, line_text, rank, clock)
-        self._births = Births()
+        self._known_values: dict[int, int] = {}  # parameters and buffers that were told of, with their bits
+        self._births = Births(self._known_values)
         self._told_step = False
         self._told_sites: set[tuple[Any, ...]] = set()
         self._bad_grads: list[Any] = []
         self._bad_values: list[Any] = []
-        self._known_values: set[int] = set()  # sites of parameters that were told of
         self._batch: int | None = None
         self._skips_in_a_row = 0
         self.counts: Counter[str] = Counter()
@@ -60,6 +60,15 @@ class OpOrigin:
     def aftermath(self) -> Aftermath | None:
         """Consequences are not counted at this level yet: None."""
         return None
+
+    @property
+    def bad_values(self) -> dict[int, int]:
+        """Sites of the parameters and buffers that were left non-finite, with their bits."""
+        return dict(self._known_values)
+
+    def take_over(self, bad_values: dict[int, int]) -> None:
+        """A step begins here that followed others judged elsewhere: what was bad by then explains itself."""
+        self._known_values.update(bad_values)
 
     def feed(self, records: np.ndarray) -> None:
         """Take records of the running step, in seq order; any number of pieces."""
@@ -161,7 +170,7 @@ class OpOrigin:
                     self._told_sites.add(key)
                     events.append(self._words.event(birth, "info", self._batch, role="absorbed"))
         for rec in self._bad_values:
-            self._known_values.add(int(rec["site"]))
+            self._known_values[int(rec["site"])] = record_bits(rec)
         if scaler:
             self._skips_in_a_row = self._skips_in_a_row + 1 if skipped else 0
         self._births.begin_step()

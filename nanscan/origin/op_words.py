@@ -10,7 +10,7 @@ from nanscan.events.event import Event
 from nanscan.origin.births import DATA_CAUSE, MEMORY_CAUSE
 from nanscan.origin.narrate import MAX_CHAIN, MAX_INPUTS, ShapeOf
 from nanscan.origin.op_births import OpBirth
-from nanscan.origin.op_calls import OpCall
+from nanscan.origin.op_calls import CallBit, OpCall
 from nanscan.record import stats_from_record
 from nanscan.sites import NO_SITE, Site, SiteTable
 
@@ -65,6 +65,8 @@ class OpWords:
         op = self._op_name(call.op)
         external = birth.role in ("external", "uninitialised")
         evidence = [text for text in (self._clean(birth), note) if text]
+        if call.bits & int(CallBit.RECOMPUTE):
+            evidence.append("its forward ran a second time, inside the backward (activation checkpointing)")
         if birth.escaped:
             evidence.append(f"the value reached {birth.escaped}")
         return Event(

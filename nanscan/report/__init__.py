@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nanscan.report.culprit import decide_culprit, first_culprit_lines, warning_before
-from nanscan.report.draw import Block, draw
+from nanscan.report.draw import Block, draw, note_lines
 from nanscan.report.healthy import Watched, healthy_lines
 from nanscan.report.run import Report, report_lines, to_json
 from nanscan.report.warning import decide_warning, warning_lines
@@ -17,6 +17,7 @@ __all__ = [
     "draw",
     "first_culprit_lines",
     "healthy_lines",
+    "note_lines",
     "report_lines",
     "to_json",
     "warning_before",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from textwrap import wrap
 
 MAX_LINES = 12
 MAX_COLUMNS = 100
@@ -31,6 +33,15 @@ def draw(block: Block) -> list[str]:
         else:
             del drawn[-2], rows[-2]
     return [_cut(ascii_only(block.title)), *(line for lines in drawn for line in lines)]
+
+
+def note_lines(notes: Iterable[str]) -> list[str]:
+    """What a scanner says of itself, below the block."""
+    return [
+        line
+        for note in notes
+        for line in wrap(ascii_only(f"nanscan: {note}"), MAX_COLUMNS, subsequent_indent="  ", break_long_words=False)
+    ]
 
 
 def ascii_only(text: str) -> str:

@@ -12,6 +12,7 @@ from nanscan.events.event import Event
 from nanscan.events.jsonable import encode
 from nanscan.events.read import RunLog
 from nanscan.report.culprit import first_culprit_lines, warning_before
+from nanscan.report.draw import note_lines
 from nanscan.report.healthy import Watched, healthy_lines
 from nanscan.report.warning import warning_lines
 
@@ -26,6 +27,7 @@ class Report:
         first: the first culprit: the earliest error over all ranks, else the earliest warning.
         per_rank: (rank, first of that rank). older: logs of earlier runs in the same folder, not looked at.
         warned: the last warning before it, on its rank.
+        notes: what the scanners said of themselves at their end.
         unfinished: ranks whose log has no end line: still running, or died.
     """
 
@@ -37,6 +39,7 @@ class Report:
     warned: Event | None = None
     unfinished: list[int] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     older: int = 0
 
     @classmethod
@@ -49,6 +52,7 @@ class Report:
             report.per_rank.append((rank, log.first))
             report.counts.update(_hits(log))
             report.problems += log.problems
+            report.notes += [str(note) for note in (log.end or {}).get("notes", ()) if note not in report.notes]
             if log.end is None:
                 report.unfinished.append(rank)
         report.watched = _watched(kept)
@@ -66,16 +70,18 @@ class Report:
 def report_lines(report: Report, *, next_step: str | None = None) -> list[str]:
     """The block a terminal shows: the first culprit, or two lines."""
     if report.first is None:
-        return healthy_lines(report.watched, next_step=next_step)
-    if report.first.severity == "warning":
-        return warning_lines(report.first, world_size=report.watched.ranks, next_step=next_step)
-    return first_culprit_lines(
-        report.first,
-        after=report.after,
-        warned=report.warned,
-        world_size=report.watched.ranks,
-        next_step=next_step,
-    )
+        lines = healthy_lines(report.watched, next_step=next_step)
+    elif report.first.severity == "warning":
+        lines = warning_lines(report.first, world_size=report.watched.ranks, next_step=next_step)
+    else:
+        lines = first_culprit_lines(
+            report.first,
+            after=report.after,
+            warned=report.warned,
+            world_size=report.watched.ranks,
+            next_step=next_step,
+        )
+    return lines + note_lines(report.notes)
 
 
 def to_json(report: Report) -> dict[str, Any]:
@@ -94,6 +100,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "unfinished": report.unfinished,
         "older_logs": report.older,
         "problems": report.problems,
+        "notes": report.notes,
     }
 
 

@@ -42,6 +42,7 @@ def enable(
     schedule: Callable[[int], Any] | None = None,
     clock: str = "auto",
     max_events: int = 1000,
+    escalate: bool = True,
     growth: Mapping[str, Any] | None = None,
     dir: str | os.PathLike[str] | None = None,
 ) -> Scanner:
@@ -59,10 +60,14 @@ def enable(
             unless `include` names it: it makes no non-finite value, and its planted zeros would drown the statistics.
         include: hook only these (the root is always hooked). None: all.
         every: scan every Nth step only.
-        schedule: step -> bool (or torch.profiler.schedule(...)): is this step scanned?
+        schedule: step -> bool (or torch.profiler.schedule(...)): is this step scanned? Or the level of this step,
+            "module" or "op".
         clock: "auto": a step is over when a root forward begins after an optimizer's step; "manual": only
             scanner.step() ends one.
         max_events: events kept in memory per severity; the earliest stay, further ones are counted.
+        escalate: at module level, watch the (scanned) steps after the first anomaly at op level, which names the op and
+            its line if the trouble shows again: until it has been named, for 3 steps at most; then back. Left out
+            without the compiled core and while another scanner observes ops.
         growth: settings of the explosion watch, such as {"threshold": 10, "warmup": 50}: those of
             nanscan.health.GrowthWatch.
         dir: folder for the event log, one JSON Lines file per process. None: no file.
@@ -87,6 +92,7 @@ def enable(
         schedule=schedule,
         clock=clock,
         max_events=max_events,
+        escalate=escalate,
         dir=dir,
         skip=skip,
         include=include,

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from nanscan.config import LEVELS
+
 # torch.profiler.ProfilerAction by name, so that torch.profiler need not be imported. These mean "do not scan".
 _IDLE_ACTIONS = ("NONE", "WARMUP")
 
@@ -65,28 +67,27 @@ class StepClock:
         return self.step
 
 
-def scans_at(step: int, every: int, schedule: Callable[[int], Any] | None, level: str = "module") -> bool:
-    """Is `step` one that is scanned?
+def level_at(step: int, every: int, schedule: Callable[[int], Any] | None, level: str) -> tuple[str | None, bool]:
+    """(the level `step` is watched at, None for a step that is not scanned; whether the schedule named that level)
 
     Args:
         step: from 0.
-        level: the scanner's; the only level name a schedule may return.
         every: scan steps 0, every, 2 * every ...
         schedule: step -> bool, a level name, or a torch.profiler action. Asked once per step; both must agree.
+        level: the scanner's own.
     """
     if step % every != 0:
-        return False
+        return None, False
     if schedule is None:
-        return True
+        return level, False
     answer = schedule(step)
     if isinstance(answer, str):
-        if answer != level:
+        if answer not in LEVELS:
             raise ValueError(
-                f"schedule({step}) returned {answer!r}, and this scanner's level is {level!r}; return that or a bool "
-                "(changing the level from step to step has not landed yet)"
+                f"schedule({step}) returned {answer!r}; return a bool or one of {', '.join(map(repr, LEVELS))}"
             )
-        return True
+        return answer, True
     name = getattr(answer, "name", None)
     if isinstance(name, str) and type(answer).__name__ == "ProfilerAction":
-        return name not in _IDLE_ACTIONS
-    return bool(answer)
+        return (None if name in _IDLE_ACTIONS else level), False
+    return (level if answer else None), False

@@ -1,46 +1,180 @@
-"""What a level means for a scanner: which origin analysis, and what the core observes."""
+"""Which level a step is watched at, and who judges it there.
+
+The level is the scanner's own, what `schedule` answers, or op level for a few steps after an anomaly that only a module
+could be named for ("escalate"). It changes at step boundaries only.
+"""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from typing import Any
 
 import torch
 
-from nanscan.errors import NanscanError
+from nanscan.config import Options
+from nanscan.errors import NanscanError, NanscanWarning
 from nanscan.events.allow import AllowList
+from nanscan.events.event import Event
 from nanscan.hooks.core import CoreSession
 from nanscan.hooks.op_rules import masks
 from nanscan.origin import ModuleOrigin, OpOrigin
+from nanscan.scanner.clock import level_at
+from nanscan.scanner.reaction import warn_user
 from nanscan.sites import SiteTable
 
+MAX_STEPS = 3  # op-level steps after an anomaly
+MAX_TRIES = 3  # anomalies that are followed up, until one of them has given a verdict
 
-def make_origin(
-    level: str, sites: SiteTable, core: CoreSession, rank: int, allowed: AllowList
-) -> ModuleOrigin | OpOrigin:
-    """The judge for `level`."""
-    if level == "module":
-        return ModuleOrigin(sites, core.shape, rank, allow=allowed)
-    native = _native()
-    return OpOrigin(sites, core.shape, native.op_name, native.line_text, rank, allow=allowed)
+Origin = ModuleOrigin | OpOrigin
 
 
-def begin_level(level: str, core: CoreSession, has_model: bool) -> None:
-    """Tell the core what to observe."""
-    core.has_model = has_model
-    if level != "op":
-        return
-    native = _native()
-    own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    native.set_library_folders([own + os.sep, os.path.dirname(torch.__file__) + os.sep])
-    native.set_op_rules(*masks())
-    try:
-        core.set_op_level(True)
-    except ValueError:
-        raise NanscanError(
-            "level='op': another open scanner observes ops already, and they are observed for the whole process; "
-            "close() that one first, or use level='module' here"
-        ) from None
+class Levels:
+    """The levels of one scanner.
+
+    Args:
+        options: level, every, schedule and escalate are read. rank: put into events.
+    """
+
+    def __init__(self, options: Options, sites: SiteTable, core: CoreSession, rank: int, allowed: AllowList) -> None:
+        self._options = options
+        self._sites = sites
+        self._core = core
+        self._rank = rank
+        self._allowed = allowed
+        self._origins: dict[str, Origin] = {}
+        self._level = options.level  # the running step's, or the last one's if it is not scanned
+        self._steps_left = 0  # of a follow-up
+        self._tries = 0
+        self._began = 0  # step of the anomaly that is followed up
+        self._first_step: int | None = None  # of the follow-up
+        self._last_step = 0
+        self._possible = options.escalate and options.level == "module"
+        self.notes: list[str] = []
+        self.verdict: Event | None = None  # what a follow-up found
+
+    @property
+    def origin(self) -> Origin:
+        """The judge of the running step."""
+        return self._origins[self._level]
+
+    @property
+    def counts(self) -> Counter[str]:
+        """What all judges counted."""
+        return sum((origin.counts for origin in self._origins.values()), Counter())
+
+    def plan(self, step: int) -> str | None:
+        """Level of a step that begins; None: it is not scanned. Asks the schedule, so once per step."""
+        options = self._options
+        level, asked_for = level_at(step, options.every, options.schedule, options.level)
+        if level is not None and self._steps_left and not asked_for:
+            return "op"
+        return level
+
+    def prepare(self, level: str | None) -> None:
+        """The judge of the first step, before any hook is there. NanscanError when the compiled core is missing."""
+        self._level = self._options.level if level is None else level
+        self._origins[self._level] = self._make_origin(self._level)
+
+    def begin(self, has_model: bool) -> None:
+        """The first step begins. NanscanError when op level is wanted and another scanner has it."""
+        self._core.has_model = has_model
+        if "op" in (self._level, self._options.level):
+            self._observe_ops()
+        if self._level != "op":
+            self._core.set_op_level(False)
+
+    def change(self, step: int, level: str | None) -> None:
+        """At a step boundary: `level` is that of the step that begins."""
+        if level is None:
+            return
+        if self._steps_left and level == "op":
+            self._steps_left -= 1
+            self._last_step = step
+            if self._first_step is None:
+                self._first_step = step
+        elif self._first_step is not None:
+            self._end_follow_up()
+        if level == self._level:
+            return
+        if level == "op" and not self._can_observe():
+            return
+        if level == "module":
+            self._core.set_op_level(False)
+        before = self.origin
+        if level not in self._origins:
+            self._origins[level] = self._make_origin(level)
+        self._level = level
+        self.origin.take_over(before.bad_values)
+
+    def saw(self, events: list[Event]) -> None:
+        """Events of the running step that were told."""
+        errors = [event for event in events if event.severity == "error" and event.nonfinite]
+        if not errors or not self._possible or self.verdict is not None:
+            return
+        if self._level == "op":
+            if self._first_step is not None:
+                self.verdict = errors[0]
+                self._steps_left = 0
+        elif not self._steps_left and self._tries < MAX_TRIES:
+            origins = [event for event in errors if event.phase != "data"]  # bad data has no op to be named
+            if origins:
+                self._tries += 1
+                self._steps_left, self._began = MAX_STEPS, origins[0].step
+
+    def finish(self) -> None:
+        """The scanner closes."""
+        if self._first_step is not None:
+            self._end_follow_up()
+
+    def _end_follow_up(self) -> None:
+        assert self._first_step is not None
+        first, last, self._first_step, self._steps_left = self._first_step, self._last_step, None, 0
+        steps = f"step {first}" if first == last else f"steps {first} to {last}"
+        began = f"op level ({steps}) after the anomaly of step {self._began}"
+        if self.verdict is not None:
+            found = f"names {self.verdict.op or self.verdict.place}"
+            if self.verdict.source is not None:
+                found += f" at {self.verdict.source}"
+        elif self._origins["op"].bad_values:
+            found = "found only what the parameters hold by now; enable(model, level='op') from the start names the op"
+        else:
+            found = "found nothing bad"
+        self.notes.append(f"{began} {found}")
+
+    def _can_observe(self) -> bool:
+        try:
+            self._observe_ops()
+        except NanscanError as err:
+            follow_up, self._possible, self._steps_left, self._first_step = self._steps_left > 0, False, 0, None
+            note = f"stays at module level: {err}"
+            if note not in self.notes:
+                self.notes.append(note)
+                if not follow_up and self._options.schedule is not None:  # asked for, and not to be had
+                    warn_user(note, NanscanWarning)
+            return False
+        return True
+
+    def _observe_ops(self) -> None:
+        native = _native()
+        own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        native.set_library_folders([own + os.sep, os.path.dirname(torch.__file__) + os.sep])
+        native.set_op_rules(*masks())
+        try:
+            self._core.set_op_level(True)
+        except ValueError:
+            raise NanscanError(
+                "level='op': another open scanner observes ops already, and they are observed for the whole process; "
+                "close() that one first, or use level='module' here"
+            ) from None
+
+    def _make_origin(self, level: str) -> Origin:
+        if level == "module":
+            return ModuleOrigin(self._sites, self._core.shape, self._rank, allow=self._allowed)
+        native = _native()
+        return OpOrigin(
+            self._sites, self._core.shape, native.op_name, native.line_text, self._rank, allow=self._allowed
+        )
 
 
 def _native() -> Any:

@@ -21,12 +21,11 @@ from nanscan.events.allow import AllowList
 from nanscan.events.event import Event
 from nanscan.events.log import EventLog
 from nanscan.hooks.core import CoreSession
-from nanscan.origin import ModuleOrigin, OpOrigin
 from nanscan.record import Flag, Phase
-from nanscan.scanner.clock import StepClock, scans_at
+from nanscan.scanner.clock import StepClock
 from nanscan.scanner.guard import UserCallbackError, guarded
 from nanscan.scanner.health import HealthWatch
-from nanscan.scanner.levels import begin_level, make_origin
+from nanscan.scanner.levels import Levels
 from nanscan.scanner.models import WatchedModels
 from nanscan.scanner.reaction import Reaction
 from nanscan.scanner.receiver import HookReceiver
@@ -69,7 +68,7 @@ class Scanner(HookReceiver):
         self._closed = False
         self._failure: str | None = None
         self._clock = StepClock(manual=options.clock == "manual")
-        self._origin: ModuleOrigin | OpOrigin = make_origin(options.level, self.sites, core, settings.rank, allowed)
+        self._levels = Levels(options, self.sites, core, settings.rank, allowed)
         self._health = HealthWatch(self.sites, settings.rank, growth)
         self._store = EventStore(options.max_events)
         self._reaction = Reaction(self._guard_callback(options.on_anomaly), self._describe)
@@ -83,9 +82,11 @@ class Scanner(HookReceiver):
         self._log: EventLog | None = None
         self._allowed_before = sum(allowance.count for allowance in allowed)
         try:
-            core.active = self._active_at(0)
+            level = self._plan(0)
         except UserCallbackError as carried:
             raise carried.cause from None
+        core.active = level is not None
+        self._levels.prepare(level)
         self._models = WatchedModels(self, model)
         self._version = self._models.version()
         if options.on_anomaly == "raise" or callable(options.on_anomaly):
@@ -98,7 +99,7 @@ class Scanner(HookReceiver):
 
             core.set_backward_end(backward_ended)
         try:
-            begin_level(options.level, core, self._models.any)
+            self._levels.begin(self._models.any)
         except NanscanError:
             self._models.remove()
             core.close()
@@ -197,14 +198,14 @@ class Scanner(HookReceiver):
                     del self._unfed[: MAX_UNFED // 2]
             if self._fed or (flagged["flags"] & int(Flag.BAD | Flag.CALL)).any():
                 self._feed()
-        if point == "boundary" and self._unfed and self._origin.wants_healthy_steps:
+        if point == "boundary" and self._unfed and self._levels.origin.wants_healthy_steps:
             self._feed()
         if self._fed or point in ("optimizer", "boundary"):
-            self._emit(self._origin.decide(point, scaler=self._scaled, skipped=self._skipped))
+            self._emit(self._levels.origin.decide(point, scaler=self._scaled, skipped=self._skipped))
 
     def _feed(self) -> None:
         for records in self._unfed:
-            self._origin.feed(records)
+            self._levels.origin.feed(records)
         self._unfed.clear()
         self._fed = True
 
@@ -221,13 +222,15 @@ class Scanner(HookReceiver):
         self._forget_update()
         step = self._clock.end(forward_begins)
         self._core.end_step(step)
-        self._core.active = self._active_at(step)
+        level = self._plan(step)
+        self._core.active = level is not None
+        self._levels.change(step, level)
         self._core.reset_stack()
         self._reaction.safe_point(boundary=True)
 
-    def _active_at(self, step: int) -> bool:
+    def _plan(self, step: int) -> str | None:
         try:
-            return scans_at(step, self.options.every, self.options.schedule, self.options.level)
+            return self._levels.plan(step)
         except Exception as err:
             raise UserCallbackError(err) from err
 
@@ -241,6 +244,7 @@ class Scanner(HookReceiver):
             if self._log is not None:
                 self._log.event(event)
             kept.append(event)
+        self._levels.saw(kept)
         for event in kept:
             self._reaction.take(event)
 
@@ -284,6 +288,7 @@ class Scanner(HookReceiver):
                 return
             if self._failure is None and os.getpid() == self._pid:
                 self._quietly_close_step()
+                self._levels.finish()
             self._closed = True
             self._models.remove()
             self._core.close()
@@ -292,7 +297,10 @@ class Scanner(HookReceiver):
 
     def _end_log(self) -> None:
         if self._log is not None:
-            end = {**stats_of(self), "after": self._origin.aftermath, "failure": self._failure, "time": time.time()}
+            after, notes = self._levels.origin.aftermath, self._levels.notes
+            end = {
+                **stats_of(self), "after": after, "failure": self._failure, "notes": notes, "time": time.time()
+            }  # fmt: skip
             self._log.write("end", end)
             self._log.close()
 

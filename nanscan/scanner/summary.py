@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nanscan.events.event import Event
-from nanscan.report import Watched, first_culprit_lines, healthy_lines, warning_before, warning_lines
+from nanscan.report import Watched, first_culprit_lines, healthy_lines, note_lines, warning_before, warning_lines
 
 if TYPE_CHECKING:
     from nanscan.scanner.scanner import Scanner
@@ -29,8 +29,8 @@ def stats_of(scanner: Scanner) -> dict[str, Any]:
         "infos": counts["info"],
         "suppressed": scanner._store.suppressed,
         "allowed": sum(allowance.count for allowance in scanner._allowed) - scanner._allowed_before,
-        "skips": scanner._origin.counts["skips"],
-        "repeats": scanner._origin.counts["repeats"],
+        "skips": scanner._levels.counts["skips"],
+        "repeats": scanner._levels.counts["repeats"],
     }
 
 
@@ -45,7 +45,7 @@ def coverage_of(scanner: Scanner) -> dict[str, Any]:
         "buffers": [name for h in hooks for name in h.buffers],
         "unscanned": dict(scanner._core.counters()["unscanned"]),
         "dropped": scanner._core.counters()["dropped"],
-        "notes": [*scanner._models.notes, *_log_notes(scanner)],
+        "notes": [*scanner._models.notes, *scanner._levels.notes, *_log_notes(scanner)],
         "failure": scanner._failure,
     }
 
@@ -61,14 +61,14 @@ def report_of(scanner: Scanner, event: Event | None = None) -> str:
     else:
         history = scanner._health.absmax_before(event, HISTORY_STEPS)
         warned = warning_before(event, scanner._store.events)
-        after = scanner._origin.aftermath
+        after = scanner._levels.origin.aftermath
         lines = first_culprit_lines(event, history=history, after=after, warned=warned, world_size=world)
     if scanner._failure is not None:
         off = (
             f"nanscan: switched itself off at step {scanner._clock.step} after a fault of its own ({scanner._failure})"
         )
         lines = [off, *(lines if event is not None else ["  what came later was not watched; next: report the fault"])]
-    lines += [f"nanscan: {note}" for note in _log_notes(scanner)]
+    lines += note_lines([*scanner._levels.notes, *_log_notes(scanner)])
     return "\n".join(lines)
 
 
