@@ -21,8 +21,10 @@ demo: setup
 	$(VENV)/bin/nanscan demo
 
 # The pytest script, never `python -m pytest`: that puts the repository root on sys.path (CONTRIBUTING.md, "Names").
+# A file's tests stay in one process: they share what it builds. JOBS=0 runs all of them in this one.
+JOBS ?= auto
 test: setup
-	$(VENV)/bin/pytest $(ARGS)
+	$(VENV)/bin/pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 lint: setup
 	$(VENV)/bin/ruff check .

@@ -44,6 +44,8 @@ py::dict counters(const Session& session) {
     const uint64_t n = session.unscanned[i].load(std::memory_order_relaxed);
     if (n > 0) unscanned[reason(static_cast<ScanStatus>(i))] = n;
   }
+  const uint64_t calls = session.n_unreadable_calls.load(std::memory_order_relaxed);
+  if (calls > 0) unscanned["a call with a tensor of an unknown kind"] = calls;
   py::dict out;
   out["records"] = session.ring.appended();
   out["dropped"] = session.ring.dropped();
@@ -161,6 +163,7 @@ void bind_hooks(py::module_& m) {
       .def("end_step", end_step, py::arg("next"))
       .def("n_storages", [](const Session& s) { return s.storages.size(); })
       .def_property("in_optimizer", [](const Session& s) { return s.in_optimizer.load(); }, [](Session& s, bool v) { s.in_optimizer.store(v); })
+      .def_property("in_scale", [](const Session& s) { return s.in_scale.load(); }, [](Session& s, bool v) { s.in_scale.store(v); })
       .def_property("has_model", [](const Session& s) { return s.has_model.load(); }, [](Session& s, bool v) { s.has_model.store(v); })
       .def("drain", drain)
       .def("shape", [](const Session& s, uint32_t id) { return py::tuple(py::cast(s.shapes.at(id))); }, py::arg("id"))

@@ -81,7 +81,11 @@ class ResultHook : public torch::autograd::FunctionPostHook {
         observing(*session_)) {
       InsideHook inside;
       thread.done_node = nullptr;
-      if (!inside.reentered()) see_results(*session_, thread.done, results);
+      try {  // what is thrown here would come out of the user's backward()
+        if (!inside.reentered()) see_results(*session_, thread.done, results);
+      } catch (...) {
+        session_->n_unreadable_calls.fetch_add(1, std::memory_order_relaxed);
+      }
       thread.done.clear();
     }
     return results;
@@ -123,25 +127,19 @@ ForwardOp made_inside_node(const Session& session, uint32_t op) {
 
 bool in_graph_task() { return torch::autograd::get_current_graph_task_id() >= 0; }
 
-std::unique_ptr<at::ObserverContext> begin_node(Session& session, const at::RecordFunction& fn) {
-  NodeThread& thread = node_thread();
-  thread.running.emplace_back();
-  thread.running.back().depth = module_depth();
-  auto context = std::make_unique<NodeContext>();
-  thread.done_node = nullptr;
-  thread.done.clear();
-  InsideHook inside;
-  if (inside.reentered() || !session.watching()) return context;
+namespace {
+
+void take_node(Session& session, NodeThread& thread, const at::RecordFunction& fn) {
   const auto shared = session.shared_from_this();
   request_backward_end(shared);
   if (is_accumulate(fn.name())) {  // never a post hook there: gradients would come to share memory
     for (const auto& v : fn.inputs()) {
       if (v.isTensor()) observe_escape(session, v.toTensor(), kCallLeaf, kNoSite, kPhaseBackward);
     }
-    return context;
+    return;
   }
   const auto node = torch::autograd::get_current_node();
-  if (!node) return context;
+  if (!node) return;
   bool ours = false;
   for (const auto& hook : node->post_hooks()) {
     const auto* result = dynamic_cast<const ResultHook*>(hook.get());
@@ -182,6 +180,24 @@ std::unique_ptr<at::ObserverContext> begin_node(Session& session, const at::Reco
     if (!v.isTensor() || !scannable(v.toTensor())) continue;
     const ValueState state = session.storages.read(v.toTensor(), session.next_call.fetch_add(1, std::memory_order_relaxed) + 1);
     call.inputs.push_back({v.toTensor(), state.value, state.bits, false, state.scanned_now});
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<at::ObserverContext> begin_node(Session& session, const at::RecordFunction& fn) {
+  NodeThread& thread = node_thread();
+  thread.running.emplace_back();
+  thread.running.back().depth = module_depth();
+  auto context = std::make_unique<NodeContext>();
+  thread.done_node = nullptr;
+  thread.done.clear();
+  InsideHook inside;
+  if (inside.reentered() || !session.watching()) return context;
+  try {
+    take_node(session, thread, fn);
+  } catch (...) {  // torch would swallow it, and never say that the node has ended
+    session.n_unreadable_calls.fetch_add(1, std::memory_order_relaxed);
   }
   return context;
 }

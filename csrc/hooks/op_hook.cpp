@@ -87,13 +87,10 @@ void take_inputs(Session& session, const at::RecordFunction& fn, const OpInfo& i
   if (!any_tensor) call.bits |= kCallNoTensors;
 }
 
-std::unique_ptr<at::ObserverContext> op_starts(const at::RecordFunction& fn) {
-  Session* session = current.load(std::memory_order_acquire);
-  if (session == nullptr || process_inert().load(std::memory_order_relaxed) || !session->watching()) return nullptr;
-  OpThread& thread = op_thread();
+std::unique_ptr<at::ObserverContext> op_begins(Session* session, OpThread& thread, const at::RecordFunction& fn) {
   const bool in_node = inside_node();
   const bool makes_nodes = in_node && c10::GradMode::is_enabled();
-  if (thread.running || (in_node && !makes_nodes && !node_wants_line())) return nullptr;
+  if (in_node && !makes_nodes && !node_wants_line()) return nullptr;
   InsideHook inside;
   if (inside.reentered()) return nullptr;
   const OpInfo* info = op_info(fn);
@@ -125,12 +122,36 @@ std::unique_ptr<at::ObserverContext> op_starts(const at::RecordFunction& fn) {
   call.kind = kCallOp;
   call.site = current_module_site(*session);
   call.phase = phase_now(*session);
+  if (session->in_scale.load(std::memory_order_relaxed)) call.bits |= kCallScales;
   if (info->rules & kOpSelects) call.bits |= kCallSelects;
   if (info->rules & kOpHost) call.bits |= kCallHost;
   if (info->rules & kOpConstant) call.bits |= kCallConstant;
   if (in_node) tracked->follow = Follow::kNode;
   take_inputs(*session, fn, *info, call, in_node);
   return tracked;
+}
+
+// A tensor of a kind we do not know may throw where others answer. torch swallows what a callback throws, and calls no end
+// callback then: without this the op would seem to run for ever, and hide all that follow.
+template <typename F>
+void survive(Session& session, OpThread& thread, const F& f) {
+  try {
+    f();
+  } catch (...) {
+    session.n_unreadable_calls.fetch_add(1, std::memory_order_relaxed);
+    thread.running = false;
+    thread.outputs.clear();
+    thread.call.clear();
+  }
+}
+
+std::unique_ptr<at::ObserverContext> op_starts(const at::RecordFunction& fn) {
+  Session* session = current.load(std::memory_order_acquire);
+  if (session == nullptr || process_inert().load(std::memory_order_relaxed) || !session->watching()) return nullptr;
+  OpThread& thread = op_thread();
+  std::unique_ptr<at::ObserverContext> context;
+  if (!thread.running) survive(*session, thread, [&] { context = op_begins(session, thread, fn); });
+  return context;
 }
 
 void see_output(Session& session, OpThread& thread, const OpInfo& info, const at::Tensor& t, uint32_t index, bool written) {
@@ -221,7 +242,7 @@ void op_ends(const at::RecordFunction& fn, at::ObserverContext* context) {
   thread.running = false;
   if (session != nullptr && session->watching()) {
     InsideHook inside;
-    (tracked->follow == Follow::kNode ? end_in_node : end_all)(*session, thread, *tracked, fn);
+    survive(*session, thread, [&] { (tracked->follow == Follow::kNode ? end_in_node : end_all)(*session, thread, *tracked, fn); });
   }
   thread.outputs.clear();
   thread.call.clear();

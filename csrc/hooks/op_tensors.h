@@ -35,7 +35,7 @@ inline bool in_dispatch_mode() { return c10::impl::TorchDispatchModeTLS::any_mod
 
 inline bool scannable(const at::Tensor& t) {
   return t.defined() && (t.is_floating_point() || t.is_complex()) && t.layout() == at::kStrided && t.device().is_cpu() &&
-         !wraps_another(t) && t.has_storage();
+         !t.is_nested() && !wraps_another(t) && t.has_storage();
 }
 
 // Scans a result. A floating tensor that cannot be scanned is counted by reason.

@@ -52,6 +52,17 @@ void Session::set_traced_call_id(uint32_t site, uint64_t call) {
   traced_[site] = {batch.load(std::memory_order_relaxed), call};
 }
 
+TracedChild Session::traced_child(uint32_t site) {
+  std::lock_guard<std::mutex> lock(traced_mutex_);
+  const auto it = traced_children_.find(site);
+  return it == traced_children_.end() || it->second.first != batch.load(std::memory_order_relaxed) ? TracedChild{} : it->second.second;
+}
+
+void Session::set_traced_child(uint32_t site, TracedChild child) {
+  std::lock_guard<std::mutex> lock(traced_mutex_);
+  traced_children_[site] = {batch.load(std::memory_order_relaxed), child};
+}
+
 void Session::watch(const at::Tensor& t, uint32_t site, bool parameter) {
   std::lock_guard<std::mutex> lock(watched_mutex_);
   watched_.push_back(Watched{WeakImpl(t.getIntrusivePtr()), site, parameter, no_impl(), 0});

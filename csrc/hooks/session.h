@@ -55,6 +55,11 @@ struct Watched {
   uint32_t grad_version = 0;
 };
 
+struct TracedChild {
+  uint64_t call = 0;
+  uint8_t bits = 0;  // ValueBit
+};
+
 class Session : public std::enable_shared_from_this<Session> {
  public:
   explicit Session(size_t capacity) : number(next_number()), ring(capacity) {}
@@ -67,10 +72,12 @@ class Session : public std::enable_shared_from_this<Session> {
   std::atomic<uint64_t> batch{0};  // root forward calls so far
   std::atomic<uint64_t> next_call{0};
   std::atomic<uint64_t> n_scans{0};
+  std::atomic<uint64_t> n_unreadable_calls{0};
   std::atomic<uint64_t> n_bad{0};          // bad records so far
   std::atomic<uint64_t> n_bad_drained{0};  // its value at the last drain: a difference means news for the read side
   std::atomic<bool> op_level{false};        // ops are observed; modules only mark where they run
   std::atomic<bool> in_optimizer{false};
+  std::atomic<bool> in_scale{false};        // a GradScaler multiplies a loss
   std::atomic<bool> after_backward{false};  // a backward has ended and no root forward has begun since
   std::atomic<bool> forward_seen{false};    // a root forward has begun in this step
   std::atomic<bool> has_model{false};
@@ -97,6 +104,9 @@ class Session : public std::enable_shared_from_this<Session> {
   // Call id of the module with this OUTPUT site in the running batch of a compiled forward: there is no frame to hold
   // it, and a child has to name its parent's before the parent has ended.
   uint64_t traced_call_id(uint32_t site);
+  // The last module inside the one with this site that made something bad in the running batch; bits 0 if none did.
+  TracedChild traced_child(uint32_t site);
+  void set_traced_child(uint32_t site, TracedChild child);
   void set_traced_call_id(uint32_t site, uint64_t call);
 
   void watch(const at::Tensor& t, uint32_t site, bool parameter);
@@ -121,6 +131,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::unordered_map<const void*, uint32_t> site_of_, storage_site_;
   std::mutex traced_mutex_;
   std::unordered_map<uint32_t, std::pair<uint64_t, uint64_t>> traced_;  // site -> (batch, call)
+  std::unordered_map<uint32_t, std::pair<uint64_t, TracedChild>> traced_children_;  // parent's site -> (batch, child)
 };
 
 }  // namespace nanscan

@@ -21,7 +21,8 @@ bool is_library(PyCodeObject* code) {
   const auto it = in_library.find(code);
   if (it != in_library.end()) return it->second;
   const char* file = PyUnicode_AsUTF8(code->co_filename);
-  bool found = file == nullptr || file[0] == '<';
+  // No file ("<string>"), or one that inductor has generated.
+  bool found = file == nullptr || file[0] == '<' || std::string(file).find("/torchinductor_") != std::string::npos;
   if (file == nullptr) PyErr_Clear();
   for (const auto& folder : library_folders) found = found || std::string(file).rfind(folder, 0) == 0;
   Py_INCREF(code);

@@ -4,8 +4,52 @@
 
 #include "hooks/guard.h"
 #include "hooks/module_hook.h"
+#include "hooks/op_call.h"
+#include "hooks/op_tensors.h"
 
 namespace nanscan {
+namespace {
+
+// Op level: no op inside a compiled graph is dispatched, so a module there is the smallest thing that is seen, and it is
+// judged as an op would be.
+bool traced_op(Session& session, uint32_t site, uint32_t parent_site, const std::vector<at::Tensor>& inputs,
+               const std::vector<at::Tensor>& outputs) {
+  RunningCall call;
+  call.call = session.traced_call_id(site);
+  call.op = name_id("torch.compile");
+  call.site = site;
+  call.phase = kPhaseForward;
+  for (const at::Tensor& t : inputs) {
+    if (!scannable(t)) continue;
+    const ValueState state = session.storages.read(t, session.next_call.fetch_add(1, std::memory_order_relaxed) + 1);
+    call.inputs.push_back({t, state.value, state.bits, false, state.scanned_now});
+  }
+  // What a module inside this one made is an input too: else each module around the first bad one would look like another.
+  const TracedChild child = session.traced_child(site);
+  if (child.bits != 0) call.inputs.push_back({at::Tensor(), child.call, child.bits, true, false});
+  std::vector<CallOutput> made;
+  uint8_t bits = 0;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    CallOutput out;
+    out.tensor = outputs[i];
+    out.index = static_cast<uint32_t>(i);
+    if (!scannable(out.tensor)) continue;
+    const ValueState before = session.storages.read(out.tensor, session.next_call.fetch_add(1, std::memory_order_relaxed) + 1);
+    if (!scan_result(session, out.tensor, out.record)) continue;
+    // A backend that runs the graph op by op (aot_eager): its ops were seen, and the one that made this is known.
+    const bool known = (before.bits & kBadBits) && !(before.bits & (kValueOutside | kValueChanged));
+    if (known && bits_of(out.record)) continue;
+    bits |= bits_of(out.record);
+    session.storages.write(out.tensor, call.call, bits_of(out.record), site, 0);
+    made.push_back(std::move(out));
+  }
+  if (bits != 0 && parent_site != kNoSite) session.set_traced_child(parent_site, {call.call, bits});
+  if (bits == 0 && !call.bad_input()) return false;
+  write_call(session, call, made);
+  return bits != 0;
+}
+
+}  // namespace
 
 void traced_begin(Session& session, uint32_t site, const std::vector<at::Tensor>& inputs) {
   if (process_inert().load(std::memory_order_relaxed)) return;
@@ -21,6 +65,7 @@ void traced_begin(Session& session, uint32_t site, const std::vector<at::Tensor>
   enter.n = batch;
   session.set_traced_call_id(site, enter.call);
   session.append(enter);
+  if (session.op_level.load(std::memory_order_relaxed)) return;
   for (size_t i = 0; i < inputs.size(); ++i) {
     Record rec{};
     rec.site = site + kInputSite;
@@ -37,6 +82,13 @@ bool traced_call(Session& session, uint32_t site, uint32_t parent_site, bool roo
   if (process_inert().load(std::memory_order_relaxed) || !session.watching()) return false;
   if (root && current_module_site(session) == site) return false;  // and will see it end
   InsideHook inside;
+  if (session.op_level.load(std::memory_order_relaxed)) {
+    const bool bad = traced_op(session, site, parent_site, inputs, outputs);
+    for (const at::Tensor& t : outputs) {
+      if (root && bad) observe_escape(session, t, kCallTop, site, kPhaseForward);
+    }
+    return bad;
+  }
   const uint64_t call = session.traced_call_id(site);
   bool bad = false;
   for (size_t i = 0; i < outputs.size(); ++i) {

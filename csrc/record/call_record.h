@@ -23,6 +23,7 @@ enum CallBit : uint16_t {
   kCallHost = 8,          // a value left for the host (.item())
   kCallNoTensors = 16,    // no tensor among the inputs
   kCallRecompute = 32,    // forward run again inside a backward
+  kCallScales = 64,       // a GradScaler multiplies a loss: what overflows there is its to judge
 };
 
 // What a value holds, and what is known of it.

@@ -24,6 +24,7 @@ class CoreSession(Protocol):
     step: int
     active: bool
     in_optimizer: bool
+    in_scale: bool
     has_model: bool
 
     @property

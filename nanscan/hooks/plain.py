@@ -66,7 +66,7 @@ class PlainSession(Writer):
         self.number = next(_numbers)  # not its id(): a later session may get the same one
         self.active = True  # False on steps that `every` or `schedule` leaves out
         self.closed = False
-        self.in_optimizer = False  # the op level asks for these two, and is not here
+        self.in_optimizer = self.in_scale = False  # the op level asks for these, and is not here
         self.has_model = False
         self.batch = 0  # root forward calls so far
         self.backward_end: Callable[[], None] | None = None

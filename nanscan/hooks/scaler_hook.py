@@ -19,7 +19,7 @@ from nanscan.hooks.optimizer_hook import steps_run
 class ScalerWatcher(Protocol):
     """What is told of loss scaling."""
 
-    def loss_scaled(self) -> None: ...
+    def scaling(self, begins: bool) -> None: ...
     def scaler_stepped(self, optimizer: Optimizer, skipped: bool) -> None: ...
     def scaler_updated(self) -> None: ...
 
@@ -43,8 +43,14 @@ def _wrap_scale(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def scale(self: GradScaler, outputs: Any) -> Any:
         if self.is_enabled():
-            for watcher in tuple(_watchers):
-                watcher.loss_scaled()
+            watchers = tuple(_watchers)
+            for watcher in watchers:
+                watcher.scaling(True)
+            try:
+                return original(self, outputs)
+            finally:
+                for watcher in watchers:
+                    watcher.scaling(False)
         return original(self, outputs)
 
     return scale

@@ -23,7 +23,8 @@ WAYS_OUT = {
     int(CallKind.LEAF): "a parameter's gradient",
 }  # fmt: skip
 MAX_TRAIL = 64  # calls a value is followed through, for the chain
-MAX_VALUES = 1 << 16  # values remembered across steps (a bad parameter lives on)
+MAX_VALUES = 1 << 13  # bad values remembered, those used last (a bad parameter lives on)
+MAX_BORN = 1024  # births of one step kept in full: a step may never end
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +55,16 @@ class OpBirth:
     lost_at: OpCall | None = None
     trail: list[OpCall] = field(default_factory=list)
 
+    def settle(self) -> None:
+        """Its step is over, or nearly: whatever is made of it still goes back to it, but nobody will print it."""
+        if self.told:
+            self.fact, self.inputs, self.trail = None, {}, []
+
+    @property
+    def scaled(self) -> bool:
+        """Whether a GradScaler judges it: a gradient, or the loss times the scale."""
+        return self.phase in ("backward", "optimizer") or bool(self.call.bits & int(CallBit.SCALES))
+
     @property
     def culprit(self) -> OpBirth:
         """The earliest birth it goes back to."""
@@ -81,11 +92,27 @@ class Births:
         self.born: list[OpBirth] = []  # of this step
 
     def begin_step(self) -> None:
+        for birth in self.born:
+            birth.settle()
         self.born = []
         self._of_call = {}
 
+    def overdue(self) -> list[OpBirth]:
+        """The older half of the births, when there are too many; they are taken off the list."""
+        if len(self.born) <= MAX_BORN:
+            return []
+        cut = MAX_BORN // 2
+        old, self.born = self.born[:cut], self.born[cut:]
+        for number in list(self._of_call)[:cut]:
+            del self._of_call[number]
+        return old
+
     def take(self, call: OpCall) -> None:
-        """Judge one call."""
+        """Judge one call. Takes its records from it: they would keep the whole drained array alive."""
+        self._judge(call)
+        call.outputs, call.reads = [], {}
+
+    def _judge(self, call: OpCall) -> None:
         sources = self._sources(call)
         if call.kind in WAYS_OUT or call.bits & HOST:
             self._leaves(call, sources)
@@ -126,6 +153,8 @@ class Births:
             if not holds & BAD:
                 continue
             known = self._of_value.get(value)
+            if known is not None:
+                self._of_value.move_to_end(value)
             if known is None and holds & UNMADE:
                 bad_reads = [i for i, rec in call.reads.items() if record_bits(rec)]
                 ordinal = bad_reads[order] if order < len(bad_reads) else None
@@ -155,7 +184,7 @@ class Births:
         observed = clean is not None and (clean[0] != 0xFFFFFFFF or clean[1] != 0)
         phase = Phase(call.phase).name.lower() if owner is not None or role == "uninitialised" or observed else "data"
         birth = OpBirth(
-            call.seq, call.step, role, phase, call, holds & BAD, rec, dict(call.reads), owner=owner,
+            call.seq, call.step, role, phase, call, holds & BAD, rec.copy(), _copied(call.reads), owner=owner,
             last_clean=clean, told=explained, escaped="a parameter" if explained else None,
         )  # fmt: skip
         if not explained:
@@ -168,11 +197,11 @@ class Births:
         return constant and not sources and not call.bits & WRITES_PARAM and call.kind == OP
 
     def _make(self, call: OpCall, sources: tuple[OpBirth, ...]) -> OpBirth:
-        fact = call.outputs[0] if call.outputs else None
+        fact = call.outputs[0].copy() if call.outputs else None
         site = NO_SITE if fact is None else int(fact["site"])  # that of the parameter it was written into, if it was
         birth = OpBirth(
             call.seq, call.step, "origin", Phase(call.phase or Phase.FORWARD).name.lower(), call, call.out_bits, fact,
-            dict(call.reads), parents=sources, owner=None if site in (NO_SITE, call.site) else site,
+            _copied(call.reads), parents=sources, owner=None if site in (NO_SITE, call.site) else site,
         )  # fmt: skip
         self.born.append(birth)
         if call.kind == OP:
@@ -196,6 +225,11 @@ class Births:
         self._of_value[value] = sources
         while len(self._of_value) > MAX_VALUES:
             self._of_value.popitem(last=False)
+
+
+def _copied(reads: dict[int, Any]) -> dict[int, Any]:
+    """A record taken out of an array keeps all of the array alive."""
+    return {ordinal: rec.copy() for ordinal, rec in reads.items()}
 
 
 def record_bits(rec: Any) -> int:

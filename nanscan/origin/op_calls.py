@@ -61,6 +61,7 @@ class CallBit(IntFlag):
     HOST = 8
     NO_TENSORS = 16
     RECOMPUTE = 32
+    SCALES = 64
 
 
 class Holds(IntFlag):

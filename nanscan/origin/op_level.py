@@ -13,8 +13,8 @@ from nanscan.events.aftermath import Aftermath
 from nanscan.events.allow import AllowList
 from nanscan.events.event import Event
 from nanscan.origin.narrate import ShapeOf
-from nanscan.origin.op_births import Births, OpBirth, record_bits
-from nanscan.origin.op_calls import batches, calls_in
+from nanscan.origin.op_births import MAX_BORN, Births, OpBirth, record_bits
+from nanscan.origin.op_calls import CallBit, batches, calls_in
 from nanscan.origin.op_words import OpWords
 from nanscan.origin.state import SKIPS_EXPECTED
 from nanscan.record import Flag
@@ -28,6 +28,7 @@ class OpOrigin:
 
     Args:
         op_name, line_text: what the ids in call records stand for.
+        compiled: whether code that torch.compile has made may have run, in which no op is seen.
     """
 
     wants_healthy_steps = False
@@ -42,10 +43,11 @@ class OpOrigin:
         *,
         allow: AllowList | None = None,
         clock: Callable[[], float] = time.time,
+        compiled: Callable[[], bool] = lambda: False,
     ) -> None:
         self._sites = sites
         self._allow = AllowList() if allow is None else allow
-        self._words = OpWords(sites, shape_of, op_name, line_text, rank, clock)
+        self._words = OpWords(sites, shape_of, op_name, line_text, rank, clock, compiled)
         self._known_values: dict[int, int] = {}  # parameters and buffers that were told of, with their bits
         self._births = Births(self._known_values)
         self._told_step = False
@@ -54,6 +56,7 @@ class OpOrigin:
         self._bad_values: list[Any] = []
         self._batch: int | None = None
         self._skips_in_a_row = 0
+        self._skip_counted = False  # in this step
         self.counts: Counter[str] = Counter()
 
     @property
@@ -102,13 +105,18 @@ class OpOrigin:
         for birth in sorted(self._births.born, key=lambda b: b.seq):
             if birth.told or birth.escaped is None or birth.culprit is not birth:
                 continue
-            if birth.phase in ("backward", "optimizer") and not verdict:
+            if birth.scaled and not verdict:
                 continue
             events += self._tell(birth, scaler and skipped)
         if stage >= 1 and verdict and not self._told_step and not (scaler and skipped):
             events += self._unexplained(stage)
         if point == "boundary":
-            events += self._end_step(scaler, skipped)
+            return events + self._end_step(scaler, skipped)
+        old = self._births.overdue()
+        events += self._mention(old)
+        for birth in old:
+            birth.settle()
+        del self._bad_grads[MAX_BORN:], self._bad_values[MAX_BORN:]
         return events
 
     def _gradients_escaped(self) -> None:
@@ -121,12 +129,13 @@ class OpOrigin:
         names = self._words.names(birth)
         if self._allow.permits(names, _kinds(birth.bits)):
             return []
-        if birth.phase == "backward":
-            if self._told_step:
-                self.counts["consequences"] += 1
-                return []
+        if birth.phase == "backward" and self._told_step:
+            self.counts["consequences"] += 1
+            return []
+        if birth.phase == "backward" or birth.call.bits & int(CallBit.SCALES):
             if skipped and self._skips_in_a_row < SKIPS_EXPECTED:
-                self.counts["skips"] += 1
+                self.counts["skips"] += not self._skip_counted
+                self._skip_counted = True
                 return [self._words.event(birth, "info", self._batch, note="expected loss-scale skip")]
             behind = self._births.behind_node(birth)
             if behind is not None:
@@ -154,8 +163,20 @@ class OpOrigin:
         return [self._words.unexplained(rec, phase, self._batch, len(self._bad_grads))]
 
     def _end_step(self, scaler: bool, skipped: bool) -> list[Event]:
+        events = self._mention(self._births.born)
+        for rec in self._bad_values:
+            self._known_values[int(rec["site"])] = record_bits(rec)
+        if scaler:
+            self._skips_in_a_row = self._skips_in_a_row + 1 if skipped else 0
+        self._births.begin_step()
+        self._bad_grads, self._bad_values = [], []
+        self._told_step = self._skip_counted = False
+        return events
+
+    def _mention(self, births: list[OpBirth]) -> list[Event]:
+        """What became of those that got nowhere."""
         events: list[Event] = []
-        for birth in sorted(self._births.born, key=lambda b: b.seq):
+        for birth in sorted(births, key=lambda b: b.seq):
             if birth.told or birth.culprit is not birth:
                 continue
             if birth.lost_at is not None and not self._told_step and not birth.selected:
@@ -169,12 +190,6 @@ class OpOrigin:
                 if key not in self._told_sites:
                     self._told_sites.add(key)
                     events.append(self._words.event(birth, "info", self._batch, role="absorbed"))
-        for rec in self._bad_values:
-            self._known_values[int(rec["site"])] = record_bits(rec)
-        if scaler:
-            self._skips_in_a_row = self._skips_in_a_row + 1 if skipped else 0
-        self._births.begin_step()
-        self._bad_grads, self._bad_values, self._told_step = [], [], False
         return events
 
 

@@ -16,7 +16,11 @@ from nanscan.sites import NO_SITE, Site, SiteTable
 
 
 class OpWords:
-    """Knows names, lines and shapes; judges nothing."""
+    """Knows names, lines and shapes; judges nothing.
+
+    Args:
+        compiled: whether code compiled by torch.compile, in which no op is seen, may have run.
+    """
 
     def __init__(
         self,
@@ -26,6 +30,7 @@ class OpWords:
         line_text: Callable[[int], str],
         rank: int,
         clock: Callable[[], float],
+        compiled: Callable[[], bool],
     ) -> None:
         self._sites = sites
         self._shape_of = shape_of
@@ -33,6 +38,7 @@ class OpWords:
         self._line_text = line_text
         self._rank = rank
         self._clock = clock
+        self._compiled = compiled
 
     def site(self, call: OpCall) -> Site | None:
         return None if call.site == NO_SITE else self._sites[call.site]
@@ -67,6 +73,8 @@ class OpWords:
         evidence = [text for text in (self._clean(birth), note) if text]
         if call.bits & int(CallBit.RECOMPUTE):
             evidence.append("its forward ran a second time, inside the backward (activation checkpointing)")
+        if birth.role == "external" and birth.last_clean is None and birth.owner is None and self._compiled():
+            evidence.append("no observed op made it: it was handed in, or torch.compile's code made it")
         if birth.escaped:
             evidence.append(f"the value reached {birth.escaped}")
         return Event(
@@ -145,8 +153,10 @@ class OpWords:
     def _cause(self, birth: OpBirth) -> str:
         if birth.role == "uninitialised":
             return "uninitialised memory"
-        if birth.role == "external":
-            return MEMORY_CAUSE if birth.last_clean is not None else DATA_CAUSE if birth.owner is None else "unknown"
+        if birth.role == "external" and birth.last_clean is not None:
+            return MEMORY_CAUSE
+        if birth.role == "external" and birth.owner is None and not self._compiled():
+            return DATA_CAUSE
         return "unknown"
 
     def _chain(self, birth: OpBirth) -> tuple[str, ...]:

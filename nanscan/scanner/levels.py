@@ -7,6 +7,7 @@ could be named for ("escalate"). It changes at step boundaries only.
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from typing import Any
 
@@ -173,8 +174,21 @@ class Levels:
             return ModuleOrigin(self._sites, self._core.shape, self._rank, allow=self._allowed)
         native = _native()
         return OpOrigin(
-            self._sites, self._core.shape, native.op_name, native.line_text, self._rank, allow=self._allowed
+            self._sites,
+            self._core.shape,
+            native.op_name,
+            native.line_text,
+            self._rank,
+            allow=self._allowed,
+            compiled=_has_compiled,
         )
+
+
+def _has_compiled() -> bool:
+    """Has dynamo made a graph in this process? By a private name of torch; without it the answer is no."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    counters = getattr(utils, "counters", {})
+    return bool(counters.get("stats", {}).get("unique_graphs", 0))
 
 
 def _native() -> Any:

@@ -92,8 +92,9 @@ class HookReceiver:
             self._reaction.safe_point(boundary=False)
 
     @guarded
-    def loss_scaled(self) -> None:
+    def scaling(self, begins: bool) -> None:
         self._scaled = True
+        self._core.in_scale = begins
 
     @guarded
     def scaler_stepped(self, optimizer: Optimizer, skipped: bool) -> None:

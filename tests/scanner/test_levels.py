@@ -72,9 +72,7 @@ def test_three_steps_at_most():
     with nanscan.enable(net, on_anomaly="record") as scanner:
         train(scanner, net, 8, bad={1}, levels=levels)
         assert levels == ["module"] * 2 + ["op"] * 3 + ["module"] * 3
-        assert scanner.coverage["notes"] == [
-            "op level (steps 2 to 4) after the anomaly of step 1 found nothing bad"
-        ]
+        assert scanner.coverage["notes"] == ["op level (steps 2 to 4) after the anomaly of step 1 found nothing bad"]
 
 
 def test_an_anomaly_is_followed_up_three_times_at_most():
@@ -115,9 +113,7 @@ def test_unscanned_steps_do_not_count():
     net, levels = Net(), []
     with nanscan.enable(net, on_anomaly="record", every=2) as scanner:
         train(scanner, net, 12, bad={2}, levels=levels)
-        assert scanner.coverage["notes"] == [
-            "op level (steps 4 to 8) after the anomaly of step 2 found nothing bad"
-        ]
+        assert scanner.coverage["notes"] == ["op level (steps 4 to 8) after the anomaly of step 2 found nothing bad"]
 
 
 @pytest.mark.parametrize("own", ["module", "op"])

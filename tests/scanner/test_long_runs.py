@@ -169,3 +169,47 @@ def test_many_short_lived_scanners():
     # A ring is 4 MiB; the allocator keeps some of them for later.
     assert growth_over(1_000, 100, step) < 128 * MIB
     assert len(gc.get_objects()) - objects < 100
+
+
+# ---- op level
+
+
+def op_level_step(model, optimizer, bad):
+    def step(i):
+        optimizer.zero_grad()
+        out = model(torch.ones(2, 2))
+        if bad:
+            out = out + torch.log(-torch.ones(1))
+        out.sum().backward()
+        for p in model.parameters():
+            p.grad.nan_to_num_(0.0, 0.0, 0.0)
+        optimizer.step()
+
+    return step
+
+
+@pytest.mark.parametrize("bad", [False, True], ids=["healthy", "an-anomaly-on-each"])
+def test_10_000_steps_at_op_level(bad):
+    model = Tiny()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    scanner = nanscan.enable(model, level="op", on_anomaly="record")
+    grown = growth_over(10_000, 3_000, op_level_step(model, optimizer, bad))
+    assert scanner.coverage["failure"] is None
+    assert scanner.stats["errors"] == (10_000 if bad else 0)
+    assert scanner.stats["dropped"] == 0
+    assert scanner._core.n_storages() < 10_000, "storages of tensors that are gone"
+    assert grown < 12 * MIB, f"{grown / MIB:.1f} MiB"
+
+
+def test_bad_forwards_of_a_step_that_never_ends_at_op_level():
+    model = Tiny()
+    scanner = nanscan.enable(model, level="op", on_anomaly="record", clock="manual")
+
+    def step(i):
+        with torch.no_grad():
+            model(torch.log(-torch.ones(2, 2)))
+
+    grown = growth_over(10_000, 3_000, step)
+    assert scanner.stats["errors"] == 10_000
+    assert scanner.coverage["failure"] is None
+    assert grown < 12 * MIB, f"{grown / MIB:.1f} MiB"
