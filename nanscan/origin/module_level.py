@@ -80,9 +80,15 @@ class ModuleOrigin:
         """Sites of the parameters and buffers that were left non-finite, with their bits."""
         return {**dict.fromkeys(self._memory.from_start, STRONG), **self._memory.known}
 
-    def take_over(self, bad_values: dict[int, int]) -> None:
+    @property
+    def told_any(self) -> bool:
+        """Whether an error was told."""
+        return self._memory.told_any
+
+    def take_over(self, bad_values: dict[int, int], told_any: bool) -> None:
         """A step begins here that followed others judged elsewhere: what was bad by then explains itself."""
         self._memory.known.update(bad_values)
+        self._memory.told_any |= told_any
         self._state = self._new_state()
 
     def feed(self, records: np.ndarray) -> None:

@@ -87,6 +87,7 @@ class Births:
 
     def __init__(self, explained: Container[int] = ()) -> None:
         self._explained = explained
+        self.inherits = False  # this step follows others that nobody watched op by op, and something was bad in them
         self._of_value: OrderedDict[int, tuple[OpBirth, ...]] = OrderedDict()
         self._of_call: dict[int, OpBirth] = {}  # forward births of this step, by the call that made them
         self.born: list[OpBirth] = []  # of this step
@@ -94,6 +95,7 @@ class Births:
     def begin_step(self) -> None:
         for birth in self.born:
             birth.settle()
+        self.inherits = False  # what it read by then is remembered
         self.born = []
         self._of_call = {}
 
@@ -177,6 +179,8 @@ class Births:
             return ()
         owner = int(rec["site"]) if holds & Holds.PARAM else None
         explained = owner is not None and owner in self._explained
+        # Optimizer states and the like: bad before the first op was seen, so nothing can be said of who wrote them.
+        explained |= self.inherits and bool(holds & Holds.OUTSIDE) and not holds & Holds.CHANGED
         if int(rec["n"]) == 1 and not explained and not holds & (Holds.UNINIT | Holds.CHANGED):
             return ()  # one number: a constant that somebody wrote down (torch.tensor(-inf))
         clean = call.last_clean.get(ordinal) if ordinal is not None else None

@@ -50,7 +50,7 @@ class OpOrigin:
         self._words = OpWords(sites, shape_of, op_name, line_text, rank, clock, compiled)
         self._known_values: dict[int, int] = {}  # parameters and buffers that were told of, with their bits
         self._births = Births(self._known_values)
-        self._told_step = False
+        self._told_step = self._told_any = False
         self._told_sites: set[tuple[Any, ...]] = set()
         self._bad_grads: list[Any] = []
         self._bad_values: list[Any] = []
@@ -69,9 +69,15 @@ class OpOrigin:
         """Sites of the parameters and buffers that were left non-finite, with their bits."""
         return dict(self._known_values)
 
-    def take_over(self, bad_values: dict[int, int]) -> None:
+    @property
+    def told_any(self) -> bool:
+        """Whether an error was told."""
+        return self._told_any
+
+    def take_over(self, bad_values: dict[int, int], told_any: bool) -> None:
         """A step begins here that followed others judged elsewhere: what was bad by then explains itself."""
         self._known_values.update(bad_values)
+        self._births.inherits = told_any
 
     def feed(self, records: np.ndarray) -> None:
         """Take records of the running step, in seq order; any number of pieces."""
@@ -140,11 +146,11 @@ class OpOrigin:
             behind = self._births.behind_node(birth)
             if behind is not None:
                 behind.told = True
-                self._told_step = True
+                self._told_step = self._told_any = True
                 return [
                     self._words.event(behind, "error", self._batch, note="its own backward made the first bad gradient")
                 ]
-        self._told_step = True
+        self._told_step = self._told_any = True
         return [self._words.event(birth, "error", self._batch)]
 
     def _unexplained(self, stage: int) -> list[Event]:
@@ -159,7 +165,7 @@ class OpOrigin:
                 return []
         else:
             return []
-        self._told_step = True
+        self._told_step = self._told_any = True
         return [self._words.unexplained(rec, phase, self._batch, len(self._bad_grads))]
 
     def _end_step(self, scaler: bool, skipped: bool) -> list[Event]:

@@ -106,7 +106,7 @@ class Levels:
         if level not in self._origins:
             self._origins[level] = self._make_origin(level)
         self._level = level
-        self.origin.take_over(before.bad_values)
+        self.origin.take_over(before.bad_values, any(origin.told_any for origin in self._origins.values()))
 
     def saw(self, events: list[Event]) -> None:
         """Events of the running step that were told."""

@@ -92,6 +92,22 @@ def test_parameters_that_stay_bad_are_told_of_once():
         assert "what the parameters hold by now" in note
 
 
+@pytest.mark.parametrize("make", [torch.optim.AdamW, lambda p, lr: torch.optim.SGD(p, lr, momentum=0.9)])
+def test_optimizer_states_that_are_bad_by_then_are_no_news(make):
+    net = Net()
+    optimizer = make(net.parameters(), lr=0.1)
+    with nanscan.enable(net, on_anomaly="record") as scanner:
+        for step in range(8):
+            net.bad = step == 2
+            optimizer.zero_grad()
+            net(torch.ones(3, 4)).square().mean().backward()
+            optimizer.step()
+        scanner.flush()
+        assert errors(scanner) == [(2, None, "")]
+        (note,) = scanner.coverage["notes"]
+        assert "only what the parameters hold by now" in note
+
+
 def test_escalate_can_be_switched_off():
     net, levels = Net(), []
     with nanscan.enable(net, on_anomaly="record", escalate=False) as scanner:
