@@ -12,7 +12,7 @@ from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
 
 from nanscan.errors import NanscanError, NanscanWarning
-from nanscan.hooks import optimizer_hook, scaler_hook
+from nanscan.hooks import extension, optimizer_hook, scaler_hook
 from nanscan.hooks.dynamo import run_uncompiled
 from nanscan.hooks.model_hooks import ModelHooks, is_callable_module
 from nanscan.scanner.reaction import warn_user
@@ -69,6 +69,7 @@ class WatchedModels:
             self._auto = register_module_forward_pre_hook(self._on_any_module)
         optimizer_hook.add(scanner)
         scaler_hook.add(scanner)
+        extension.add(scanner)
 
     @property
     def any(self) -> bool:
@@ -199,6 +200,7 @@ class WatchedModels:
         _watched.clear()
         optimizer_hook.remove(self._scanner)
         scaler_hook.remove(self._scanner)
+        extension.remove(self._scanner)
         if self._auto is not None:
             self._auto.remove()
 
@@ -214,3 +216,4 @@ class WatchedModels:
                 del _watched[module]
         optimizer_hook.remove(self._scanner)
         scaler_hook.remove(self._scanner)
+        extension.remove(self._scanner)
