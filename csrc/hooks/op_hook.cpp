@@ -56,6 +56,10 @@ void take_inputs(Session& session, const at::RecordFunction& fn, const OpInfo& i
     const bool read = !(i < 64 && (info.overwritten >> i & 1));
     for_each_tensor(inputs[i], [&](const at::Tensor& t) {
       if (!scannable(t)) return;
+      if (t.unsafeGetTensorImpl()->is_wrapped_number()) {  // a Python number in a tensor's clothes: x * nan
+        if (t.scalar_type() == at::kDouble && !std::isfinite(*t.const_data_ptr<double>())) call.bits |= kCallConstant;
+        return;
+      }
       any_tensor = true;
       if (written) call.written.push_back(t);
       if (!read || only_written || (info.rules & kOpUninit)) return;
@@ -98,7 +102,7 @@ std::unique_ptr<at::ObserverContext> op_begins(Session* session, OpThread& threa
   if (session->in_scale.load(std::memory_order_relaxed)) call.bits |= kCallScales;
   if (info->rules & kOpSelects) call.bits |= kCallSelects;
   if (info->rules & kOpHost) call.bits |= kCallHost;
-  if (info->rules & kOpConstant) call.bits |= kCallConstant;
+  if (info->rules & kOpConstant) call.bits |= kCallConstant | kCallSelects;  // a constant is picked, not computed
   if (in_node) tracked->follow = Follow::kNode;
   take_inputs(*session, fn, *info, call, in_node);
   return tracked;
