@@ -48,6 +48,7 @@ void remember(SeenValue& seen, const Record& rec) {
   seen.site = rec.site;
   seen.call = rec.call;
   seen.scanned = true;
+  seen.late = rec.seq;
   seen.n_nan = rec.n_nan;
   seen.n_posinf = rec.n_posinf;
   seen.n_neginf = rec.n_neginf;
@@ -85,6 +86,7 @@ void see_input(const ModuleTap& tap, ThreadState& state, Frame& frame, const at:
         seen->n_nan = rec.n_nan;
         seen->n_posinf = rec.n_posinf;
         seen->n_neginf = rec.n_neginf;
+        seen->late = rec.seq;
       }
     }
   }
@@ -97,6 +99,7 @@ void see_input(const ModuleTap& tap, ThreadState& state, Frame& frame, const at:
       // Seen first as this very call's own input says nothing about who made it.
       input.known = seen->call != frame.call || tap.options.root;
       input.counted = true;
+      input.late = seen->late;
       input.site = seen->site;
       input.call = seen->call;
       input.n_nan = seen->n_nan;
@@ -105,6 +108,7 @@ void see_input(const ModuleTap& tap, ThreadState& state, Frame& frame, const at:
     } else if (recorded) {
       input.known = tap.options.root;
       input.counted = true;
+      input.late = rec.seq;
       input.site = rec.site;
       input.call = rec.call;
       input.n_nan = rec.n_nan;
@@ -183,6 +187,33 @@ void append_link(Session& session, uint64_t call, uint64_t code, uint32_t site, 
   session.append(link);
 }
 
+// The same on a device, where nobody knows yet whether the call went bad: said of every call, and read only if it did.
+// A value that some hook has seen is not read again.
+void explain_late_input(const ModuleTap& tap, ThreadState& state, const Frame& frame, const at::Tensor& t, uint32_t ordinal) {
+  Session& session = **tap.session;
+  const SeenInput* before = nullptr;
+  for (uint32_t i = 0; i < frame.n_inputs && before == nullptr; ++i) {
+    if (frame.inputs[i].impl == t.unsafeGetTensorImpl()) before = &frame.inputs[i];
+  }
+  Record rec{};
+  rec.site = tap.options.site + kInputSite;
+  rec.call = frame.call;
+  rec.flags = kFlagInput;
+  rec.output_index = static_cast<uint16_t>(ordinal);
+  rec.phase = kPhaseForward;
+  if (before != nullptr && before->known) rec.flags |= kFlagKnown;
+  if (before != nullptr && before->late != 0) {
+    session.record_again(t, before->late, rec);
+  } else if (record_value(session, t, rec) && !t.unsafeGetTensorImpl()->is_inference()) {
+    SeenValue* seen = state.values.find(t, &session);
+    if (seen == nullptr) seen = &state.values.put(t, &session);
+    if (!seen->scanned) remember(*seen, rec);  // for the next module that reads it
+  }
+  if (before != nullptr && before->site != kNoSite) {
+    append_link(session, frame.call, kLinkProducerOfInput, before->site, before->call, ordinal);
+  }
+}
+
 // The call went bad: say in what state its inputs were. On the healthy path none of this is looked at.
 void explain_input(const ModuleTap& tap, const Frame& frame, const at::Tensor& t, uint32_t ordinal) {
   Session& session = **tap.session;
@@ -244,25 +275,30 @@ void explain_own_tensors(const ModuleTap& tap, const Frame& frame, PyObject* mod
   for (const at::Tensor& t : tensors) {
     Record rec{};
     rec.site = session.watched_site(t);
-    if (rec.site == kNoSite || !scanned(scan_tensor(t, rec)) || !(rec.flags & kFlagBad)) continue;
+    if (rec.site == kNoSite) continue;
+    if (on_device(t) && session.device.any()) {
+      if (!session.bad_value(rec.site, rec)) continue;
+    } else {
+      if (!scanned(scan_tensor(t, rec)) || !(rec.flags & kFlagBad)) continue;
+      rec.device = -1;
+      rec.shape = session.shapes.id_of(t.sizes());
+    }
     rec.flags |= kFlagParam;
     rec.call = frame.call;
     rec.phase = kPhaseForward;
-    rec.device = -1;
-    rec.shape = session.shapes.id_of(t.sizes());
     session.append(rec);
   }
   Py_DECREF(table);
 }
 
-// One output tensor. Returns true when it is bad.
+// One output tensor. Returns true when it is bad, or when that is not known yet.
 bool see_output(const ModuleTap& tap, ThreadState& state, const Frame& frame, const at::Tensor& t, uint32_t ordinal,
                 bool top, bool recompute) {
   Session& session = **tap.session;
   const bool inference = t.unsafeGetTensorImpl()->is_inference();  // no version counter: nothing tells two values apart
   SeenValue* seen = inference ? nullptr : state.values.find(t, &session);
   bool bad = false;
-  if (seen != nullptr && seen->scanned && !seen->bad()) {
+  if (seen != nullptr && seen->scanned && !seen->bad() && seen->late == 0) {
     // The same value a child (or the caller) handed over: scanned once.
   } else {
     Record rec{};
@@ -271,8 +307,9 @@ bool see_output(const ModuleTap& tap, ThreadState& state, const Frame& frame, co
     rec.output_index = static_cast<uint16_t>(ordinal);
     rec.phase = kPhaseForward;
     rec.flags = (top ? kFlagTop : 0) | (recompute ? kFlagRecompute : 0);
-    if (record_value(session, t, rec)) {
-      bad = (rec.flags & kFlagBad) != 0;
+    const bool again = seen != nullptr && seen->scanned && seen->late != 0;
+    if (again ? session.record_again(t, seen->late, rec) : record_value(session, t, rec)) {
+      bad = (rec.flags & kFlagBad) != 0 || rec.seq != 0;
       const bool alias = seen != nullptr && seen->scanned;  // keeps its first maker: that is who gets named
       if (!alias && !inference) {
         std::shared_ptr<GradTap> grad = seen != nullptr ? seen->tap : nullptr;
@@ -306,7 +343,11 @@ void finish_call(const ModuleTap& tap, ThreadState& state, const Frame& frame, P
   if (!bad) return;
   collect_tensors(args[1], tensors);
   if (args[2] != Py_None) collect_tensors(args[2], tensors);
-  for (size_t i = 0; i < tensors.size(); ++i) explain_input(tap, frame, tensors[i], static_cast<uint32_t>(i));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto ordinal = static_cast<uint32_t>(i);
+    if (session.device.any() && on_device(tensors[i])) explain_late_input(tap, state, frame, tensors[i], ordinal);
+    else explain_input(tap, frame, tensors[i], ordinal);
+  }
   tensors.clear();
   explain_own_tensors(tap, frame, args[0], "_parameters");
   explain_own_tensors(tap, frame, args[0], "_buffers");
@@ -330,6 +371,7 @@ PyObject* leave(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
   const bool top = frame.parent_call == 0 && !recompute;
   if (session.watching() && args[3] != Py_None) finish_call(tap, state, frame, args, top, recompute);
   state.remove(&session, i - 1);
+  if (top) session.poll_device();
   long attend = 0;
   if (top && session.n_bad.load(std::memory_order_acquire) != session.n_bad_drained.load(std::memory_order_relaxed)) {
     attend |= kAttendBad;
