@@ -86,7 +86,7 @@ setup(
     package_data={
         "nanscan": ["py.typed", "*.pyi"],
         "nanscan._csrc": ["**/*.h", "**/*.cpp"],
-        "nanscan._examples": ["**/*.py"],
+        "nanscan._examples": ["**/*.py", "**/*.cpp"],
     },
     ext_modules=[Extension("nanscan._C", sources=[])] if torch is not None else [],
     cmdclass={"build_ext": BuildCore},

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from nanscan.events.event import Event
     from nanscan.record import TensorStats
     from nanscan.scanner.api import allow, check, disable, enable, scan, trace
+    from nanscan.scanner.extension import extension
     from nanscan.scanner.scanner import Scanner
 
 _HOME = {
@@ -25,6 +26,7 @@ _HOME = {
     "check": "nanscan.scanner.api",
     "disable": "nanscan.scanner.api",
     "enable": "nanscan.scanner.api",
+    "extension": "nanscan.scanner.extension",
     "scan": "nanscan.scanner.api",
     "trace": "nanscan.scanner.api",
     "Scanner": "nanscan.scanner.scanner",
@@ -49,19 +51,13 @@ __all__ = [
     "check",
     "disable",
     "enable",
+    "extension",
     "scan",
     "trace",
 ]
 
 
-_NOT_LANDED = ("extension",)  # part of the stable API, still to come
-
-
 def __getattr__(name: str) -> Any:
-    if name in _NOT_LANDED:
-        raise AttributeError(
-            f"nanscan.{name} has not landed yet; use nanscan.enable(model) or nanscan.check(tensor, name)"
-        )
     if name not in _HOME:
         raise AttributeError(f"module 'nanscan' has no attribute {name!r}")
     from importlib import import_module

@@ -11,6 +11,7 @@ from enum import IntEnum
 
 NO_SITE = 0xFFFFFFFF
 MAX_CHECKS = 1024
+MAX_EXTENSIONS = 1024
 
 
 class SiteKind(IntEnum):
@@ -38,12 +39,14 @@ class Site:
         module: name in named_modules(), "" for the root, None outside any module. Parameters and buffers: the owner's.
         module_type: class name of that module.
         tensor: full name of the parameter or buffer, or the name given to check().
+        op: name of the wrapped extension's function that is called in that module, and has the four sites of a module.
     """
 
     kind: SiteKind
     module: str | None = None
     module_type: str | None = None
     tensor: str | None = None
+    op: str | None = None
 
     @property
     def label(self) -> str:
@@ -54,7 +57,7 @@ class Site:
             return f"{self.tensor}.grad"
         if self.tensor is not None:
             return self.tensor
-        return self.module or (self.module_type or "(root)")
+        return self.op or self.module or (self.module_type or "(root)")
 
 
 class SiteTable:
@@ -64,6 +67,7 @@ class SiteTable:
         self._sites: list[Site] = []
         self._parameters: dict[str, int] = {}
         self._checks: dict[tuple[str, str | None], int] = {}
+        self._extensions: dict[tuple[str, str | None], int] = {}
 
     def __len__(self) -> int:
         return len(self._sites)
@@ -73,9 +77,20 @@ class SiteTable:
 
     def add_module(self, name: str, module_type: str) -> int:
         """Reserve the four sites of a module; returns the id of its OUTPUT site."""
+        return self._add_four(name, module_type)
+
+    def add_extension(self, op: str, module: str | None, module_type: str | None = None) -> int:
+        """The same for a wrapped function called inside `module`; the same pair gets the same id."""
+        if (op, module) not in self._extensions and len(self._extensions) >= MAX_EXTENSIONS:
+            op, module, module_type = "more extensions", None, None  # as for checks
+        if (op, module) not in self._extensions:
+            self._extensions[op, module] = self._add_four(module, module_type, op)
+        return self._extensions[op, module]
+
+    def _add_four(self, module: str | None, module_type: str | None, op: str | None = None) -> int:
         base = len(self._sites)
         for kind in (SiteKind.OUTPUT, SiteKind.INPUT, SiteKind.GRAD_OUTPUT, SiteKind.GRAD_INPUT):
-            self._sites.append(Site(kind, name, module_type))
+            self._sites.append(Site(kind, module, module_type, op=op))
         return base
 
     def add_parameter(self, name: str, module: str | None, module_type: str | None) -> int:

@@ -79,6 +79,14 @@ bool scan_at(Session& session, const py::handle& tensor, uint32_t site, int phas
   return session.record(t, rec);
 }
 
+py::object tensor_at(Session& session, uint64_t address) {
+  const auto* pointer = reinterpret_cast<const void*>(address);
+  const at::Tensor t = session.op_level.load(std::memory_order_relaxed) ? session.storages.containing(pointer)
+                                                                        : known_value_at(session, pointer);
+  if (!t.defined()) return py::none();
+  return py::reinterpret_steal<py::object>(THPVariable_Wrap(t));
+}
+
 void run_backward_end(Session& session) {
   if (session.backward_end.load() == nullptr) return;
   py::gil_scoped_acquire gil;
@@ -136,12 +144,14 @@ void bind_hooks(py::module_& m) {
   py::class_<Session, std::shared_ptr<Session>>(m, "Session")
       .def(py::init<size_t>(), py::arg("capacity"))
       .def("tap",
-           [](const std::shared_ptr<Session>& session, uint32_t site, bool root, bool eager_inputs) {
-             PyObject* tap = new_module_tap(session, TapOptions{site, root, eager_inputs});
+           [](const std::shared_ptr<Session>& session, uint32_t site, bool root, bool eager_inputs, const std::string& extension) {
+             const uint32_t op = extension.empty() ? 0 : name_id(extension.c_str());
+             PyObject* tap = new_module_tap(session, TapOptions{site, root, eager_inputs, !extension.empty(), op});
              if (tap == nullptr) throw py::error_already_set();
              return py::reinterpret_steal<py::object>(tap);
            },
-           py::arg("site"), py::arg("root") = false, py::arg("eager_inputs") = false)
+           py::arg("site"), py::arg("root") = false, py::arg("eager_inputs") = false, py::arg("extension") = "")
+      .def("tensor_at", tensor_at, py::arg("address"))
       .def("watch", [](Session& s, const py::handle& t, uint32_t site, bool parameter) { s.watch(unpack(t, "tensor"), site, parameter); },
            py::arg("tensor"), py::arg("site"), py::arg("parameter"))
       .def("clear_watched", &Session::clear_watched)

@@ -14,6 +14,8 @@ struct TapOptions {
   uint32_t site = 0;         // the module's OUTPUT site
   bool root = false;         // its calls are batches, its inputs are always scanned
   bool eager_inputs = false; // writes its input in place: the input must be scanned before the call
+  bool extension = false;    // no module: code that no dispatcher sees, and that may write whatever it is given
+  uint32_t op = 0;           // its name's id
 };
 
 // New reference to a ModuleTap with methods enter(args, kwargs) and leave(module, args, kwargs, output) -> int.
@@ -23,6 +25,8 @@ PyObject* new_module_tap(std::shared_ptr<Session> session, const TapOptions& opt
 
 constexpr long kAttendBad = 1, kAttendFull = 2;
 
+// The value that this thread has seen lately for `session` and whose memory the address points into, or undefined.
+at::Tensor known_value_at(const Session& session, const void* address);
 // Forget the values that this thread has seen for `session`: their taps keep it alive.
 void forget_values(const Session& session);
 // Forget what this thread remembers (tests, interpreter exit).

@@ -1,7 +1,11 @@
 #include "hooks/op_call.h"
 
+#include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
 
+#include "hooks/forward_map.h"
+#include "hooks/module_hook.h"
+#include "hooks/node_hook.h"
 #include "hooks/op_tensors.h"
 #include "hooks/source_line.h"
 
@@ -20,7 +24,55 @@ void append_statistics(Session& session, const RunningCall& call, const at::Tens
   session.append(rec);
 }
 
+Phase phase_now(const Session& session) {
+  if (in_graph_task()) return kPhaseBackward;
+  if (session.in_optimizer.load(std::memory_order_relaxed)) return kPhaseOptimizer;
+  if (current_module_site(session) != kNoSite) return kPhaseForward;
+  if (session.after_backward.load(std::memory_order_relaxed)) return kPhaseOptimizer;
+  return session.forward_seen.load(std::memory_order_relaxed) || !session.has_model.load(std::memory_order_relaxed) ? kPhaseForward
+                                                                                                                   : kPhaseData;
+}
+
 }  // namespace
+
+OpThread& op_thread() {
+  static thread_local OpThread state;
+  return state;
+}
+
+void begin_call(Session& session, OpThread& thread, uint32_t op) {
+  RunningCall& call = thread.call;
+  thread.running = true;
+  call.clear();
+  call.call = session.next_call.fetch_add(1, std::memory_order_relaxed) + 1;
+  call.op = op;
+  call.kind = kCallOp;
+  call.site = current_module_site(session);
+  call.phase = phase_now(session);
+}
+
+void end_call(Session& session, OpThread& thread, int64_t first_node) {
+  RunningCall& call = thread.call;
+  bool bad = call.bad_input();
+  for (const auto& out : thread.outputs) bad = bad || (bits_of(out.record) && !out.legal);
+  // The line is wanted by the node it made, should that go bad, and by whoever reads the memory after a write that nobody
+  // saw. An optimizer's own code is no use to either.
+  const auto node = static_cast<int64_t>(at::sequence_number::peek());
+  if (bad || call.phase != kPhaseOptimizer) call.line = capture_line();
+  if (node > first_node) note_forward(first_node, node, {call.site, call.line, call.op, call.call});
+  for (const auto& t : call.written) {
+    if (bad && session.watched_storage(t) != kNoSite) call.bits |= kCallWritesParam;
+  }
+  if ((call.bits & kCallWritesParam) && call.phase != kPhaseBackward) call.phase = kPhaseOptimizer;
+  for (const auto& out : thread.outputs) session.storages.write(out.tensor, call.call, bits_of(out.record), call.site, call.line);
+  if (bad) write_call(session, call, thread.outputs);
+}
+
+void note_change(Session& session, CallInput& in, uint8_t now) {
+  in.value = session.next_call.fetch_add(1, std::memory_order_relaxed) + 1;
+  in.bits = now | kValueChanged | kValueOutside;
+  session.storages.set_changed(in.tensor, in.value, now);
+}
 
 void write_call(Session& session, RunningCall& call, const std::vector<CallOutput>& outputs) {
   uint8_t out_bits = 0;
@@ -34,11 +86,7 @@ void write_call(Session& session, RunningCall& call, const std::vector<CallOutpu
       CallInput& in = call.inputs[i];
       if (in.written || !scanned(scan_tensor(in.tensor, input_records[i]))) continue;
       const uint8_t now = bits_of(input_records[i]);
-      if (now != 0 && !(in.bits & kBadBits)) {
-        in.value = session.next_call.fetch_add(1, std::memory_order_relaxed) + 1;
-        in.bits = now | kValueChanged | kValueOutside;
-        session.storages.set_changed(in.tensor, in.value, now);
-      }
+      if (now != 0 && !(in.bits & kBadBits)) note_change(session, in, now);
     }
   }
   CallRecord rec{};

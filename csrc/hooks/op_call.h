@@ -52,6 +52,29 @@ struct CallOutput {
   bool legal = false;
 };
 
+// Per thread: the one outermost call that runs, an op or an extension. What runs inside it is part of it.
+struct OpThread {
+  bool running = false;
+  RunningCall call;
+  std::vector<CallOutput> outputs;
+
+  void clear() {
+    running = false;
+    outputs.clear();
+    call.clear();
+  }
+};
+
+OpThread& op_thread();
+
+// The thread's outermost call begins / has ended, with what it read in `call.inputs` and what it made in `outputs`.
+// `first_node`: at::sequence_number::peek() as it began; the autograd nodes made since get its name and line.
+void begin_call(Session& session, OpThread& thread, uint32_t op);
+void end_call(Session& session, OpThread& thread, int64_t first_node);
+
+// A read finds bad what was clean when it was last seen: somebody wrote there without the dispatcher.
+void note_change(Session& session, CallInput& in, uint8_t now);
+
 // Writes the call record and, for a bad result, the statistics of what it made and read. Rescans inputs that were known
 // clean: one that is bad by now was written behind the dispatcher's back.
 void write_call(Session& session, RunningCall& call, const std::vector<CallOutput>& outputs);

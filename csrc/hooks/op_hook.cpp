@@ -39,27 +39,6 @@ struct Tracked : at::ObserverContext {
   Follow follow = Follow::kAll;
 };
 
-// Per thread: the one outermost op that runs. Ops nested in it are part of it.
-struct OpThread {
-  bool running = false;
-  RunningCall call;
-  std::vector<CallOutput> outputs;
-};
-
-OpThread& op_thread() {
-  static thread_local OpThread state;
-  return state;
-}
-
-Phase phase_now(const Session& session) {
-  if (in_graph_task()) return kPhaseBackward;
-  if (session.in_optimizer.load(std::memory_order_relaxed)) return kPhaseOptimizer;
-  if (current_module_site(session) != kNoSite) return kPhaseForward;
-  if (session.after_backward.load(std::memory_order_relaxed)) return kPhaseOptimizer;
-  return session.forward_seen.load(std::memory_order_relaxed) || !session.has_model.load(std::memory_order_relaxed) ? kPhaseForward
-                                                                                                                   : kPhaseData;
-}
-
 bool wraps_any(const at::RecordFunction& fn) {
   bool found = false;
   for (const auto& v : fn.inputs()) {
@@ -77,6 +56,10 @@ void take_inputs(Session& session, const at::RecordFunction& fn, const OpInfo& i
     const bool read = !(i < 64 && (info.overwritten >> i & 1));
     for_each_tensor(inputs[i], [&](const at::Tensor& t) {
       if (!scannable(t)) return;
+      if (t.unsafeGetTensorImpl()->is_wrapped_number()) {  // a Python number in a tensor's clothes: x * nan
+        if (t.scalar_type() == at::kDouble && !std::isfinite(*t.const_data_ptr<double>())) call.bits |= kCallConstant;
+        return;
+      }
       any_tensor = true;
       if (written) call.written.push_back(t);
       if (!read || only_written || (info.rules & kOpUninit)) return;
@@ -114,18 +97,12 @@ std::unique_ptr<at::ObserverContext> op_begins(Session* session, OpThread& threa
     tracked->follow = Follow::kMade;
     return tracked;
   }
-  thread.running = true;
+  begin_call(*session, thread, info->id);
   RunningCall& call = thread.call;
-  call.clear();
-  call.call = session->next_call.fetch_add(1, std::memory_order_relaxed) + 1;
-  call.op = info->id;
-  call.kind = kCallOp;
-  call.site = current_module_site(*session);
-  call.phase = phase_now(*session);
   if (session->in_scale.load(std::memory_order_relaxed)) call.bits |= kCallScales;
   if (info->rules & kOpSelects) call.bits |= kCallSelects;
   if (info->rules & kOpHost) call.bits |= kCallHost;
-  if (info->rules & kOpConstant) call.bits |= kCallConstant;
+  if (info->rules & kOpConstant) call.bits |= kCallConstant | kCallSelects;  // a constant is picked, not computed
   if (in_node) tracked->follow = Follow::kNode;
   take_inputs(*session, fn, *info, call, in_node);
   return tracked;
@@ -139,9 +116,7 @@ void survive(Session& session, OpThread& thread, const F& f) {
     f();
   } catch (...) {
     session.n_unreadable_calls.fetch_add(1, std::memory_order_relaxed);
-    thread.running = false;
-    thread.outputs.clear();
-    thread.call.clear();
+    thread.clear();
   }
 }
 
@@ -207,21 +182,8 @@ void end_in_node(Session& session, OpThread& thread, const Tracked& tracked, con
 }
 
 void end_all(Session& session, OpThread& thread, const Tracked& tracked, const at::RecordFunction& fn) {
-  RunningCall& call = thread.call;
   see_outputs(session, thread, *tracked.info, fn);
-  bool bad = call.bad_input();
-  for (const auto& out : thread.outputs) bad = bad || (bits_of(out.record) && !out.legal);
-  // The line is wanted by the node it made, should that go bad, and by whoever reads the memory after a write that nobody
-  // saw. An optimizer's own code is no use to either.
-  const auto seq = static_cast<int64_t>(at::sequence_number::peek());
-  if (bad || call.phase != kPhaseOptimizer) call.line = capture_line();
-  if (seq > tracked.seq) note_forward(tracked.seq, seq, {call.site, call.line, call.op, call.call});
-  for (const auto& t : call.written) {
-    if (bad && session.watched_storage(t) != kNoSite) call.bits |= kCallWritesParam;
-  }
-  if ((call.bits & kCallWritesParam) && call.phase != kPhaseBackward) call.phase = kPhaseOptimizer;
-  for (const auto& out : thread.outputs) session.storages.write(out.tensor, call.call, bits_of(out.record), call.site, call.line);
-  if (bad) write_call(session, call, thread.outputs);
+  end_call(session, thread, tracked.seq);
 }
 
 void op_ends(const at::RecordFunction& fn, at::ObserverContext* context) {
@@ -244,8 +206,7 @@ void op_ends(const at::RecordFunction& fn, at::ObserverContext* context) {
     InsideHook inside;
     survive(*session, thread, [&] { (tracked->follow == Follow::kNode ? end_in_node : end_all)(*session, thread, *tracked, fn); });
   }
-  thread.outputs.clear();
-  thread.call.clear();
+  thread.clear();
 }
 
 std::unique_ptr<at::ObserverContext> node_starts(const at::RecordFunction& fn) {

@@ -25,7 +25,7 @@ void Session::append(Record& rec) {
 }
 
 bool Session::record(const at::Tensor& t, Record& rec) {
-  if (t.defined() && on_device(t) && device.any()) {
+  if (is_late(t)) {
     rec.device = static_cast<int8_t>(std::max<int>(0, t.unsafeGetTensorImpl()->device().index()));
     rec.shape = shapes.id_of(t.sizes());
     rec.step = step.load(std::memory_order_relaxed);
@@ -91,7 +91,7 @@ void Session::record_all(const std::vector<at::Tensor>& tensors, std::vector<Rec
   std::vector<Record> headers;
   std::vector<ScanStatus> statuses;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (!device.any() || !on_device(tensors[i])) {
+    if (!is_late(tensors[i])) {
       record(tensors[i], records[i]);
       continue;
     }

@@ -103,6 +103,8 @@ class Session : public std::enable_shared_from_this<Session> {
   bool record(const at::Tensor& t, Record& rec);
   // The same for a value whose record has, or had, the place `late`: nothing is read again.
   bool record_again(const at::Tensor& t, uint64_t late, Record& rec);
+  // Do the numbers of this tensor come later?
+  bool is_late(const at::Tensor& t) const { return device.any() && t.defined() && on_device(t); }
   // Takes over what devices have finished. Never blocks.
   void poll_device();
   // A parameter or buffer on a device that was bad when its scan came back last; false if it was not.

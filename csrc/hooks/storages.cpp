@@ -35,7 +35,9 @@ StorageState& Storages::insert(const at::Tensor& t) {
     sweep_at_ = std::max<size_t>(4096, 2 * states_.size());
   }
   // The weak reference keeps the address, so an entry that is there is this very storage.
-  return states_.try_emplace(impl, t.storage().getWeakStorageImpl()).first->second;
+  StorageState& state = states_.try_emplace(impl, t.storage().getWeakStorageImpl(), t.scalar_type()).first->second;
+  state.dtype = t.scalar_type();
+  return state;
 }
 
 ValueState Storages::read(const at::Tensor& t, uint64_t new_value) {
@@ -122,6 +124,21 @@ void Storages::set_changed(const at::Tensor& t, uint64_t value, uint8_t bits) {
   state.bits |= bits | kValueChanged | kValueOutside;
   state.geometry = geometry_of(t);
   state.geometry_bits = bits;
+}
+
+at::Tensor Storages::containing(const void* address) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [impl, state] : states_) {
+    c10::intrusive_ptr<c10::StorageImpl> storage = state.ref.lock();
+    if (!storage || !contains(*storage, address)) continue;
+    const auto n = static_cast<int64_t>(storage->nbytes() / c10::elementSize(state.dtype));
+    // No op: one dispatched here would be the program's as far as its modes and observers can tell.
+    at::Tensor flat = at::detail::make_tensor<c10::TensorImpl>(
+        c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(state.dtype));
+    flat.unsafeGetTensorImpl()->set_sizes_contiguous({n});
+    return flat;
+  }
+  return {};
 }
 
 void Storages::sweep() {

@@ -15,6 +15,17 @@
 
 namespace nanscan {
 
+// Does the address point into this memory? Not into one that is on another device, or that torch lets nobody look at.
+inline bool contains(const c10::StorageImpl& storage, const void* address) noexcept {
+  try {
+    if (!storage.device().is_cpu()) return false;
+    const auto* begin = static_cast<const char*>(storage.data());
+    return address >= begin && address < begin + storage.nbytes();
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
 
 // The state of a tensor as it is read: which value its memory holds, and what is in it (ValueBit).
@@ -31,13 +42,14 @@ struct StorageState {
   uint64_t epoch = 0;
   uint64_t value = 0;      // call that wrote it last; for memory nobody wrote, an id of its own
   uint8_t bits = 0;
+  c10::ScalarType dtype;   // of the tensor it was last seen through
   bool whole = false;      // every element was seen since the last write that could have changed it
   uint64_t geometry = 0;   // hash of the view below, 0 = none
   uint8_t geometry_bits = 0;
   uint32_t site = 0xFFFFFFFFu;  // where it was last seen clean
   uint32_t line = 0;
 
-  explicit StorageState(WeakStorage ref) : ref(std::move(ref)) {}
+  StorageState(WeakStorage ref, c10::ScalarType dtype) : ref(std::move(ref)), dtype(dtype) {}
 };
 
 class Storages {
@@ -53,6 +65,8 @@ class Storages {
   bool last_seen(const at::Tensor& t, uint32_t& site, uint32_t& line) const;
   // After a rescan found `t` bad though it was known clean.
   void set_changed(const at::Tensor& t, uint64_t value, uint8_t bits);
+  // The live storage that this address points into, flat and whole; undefined if none is known.
+  at::Tensor containing(const void* address) const;
   // Drops entries of dead storages: called at step boundaries, so that memory follows what is alive.
   void sweep();
   size_t size() const;

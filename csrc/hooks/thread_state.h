@@ -17,10 +17,13 @@ struct SeenInput {
   bool known = false;    // some other call, or the data, handed it over
   bool counted = false;  // the counts below are its state before the call
   uint64_t late = 0;     // on a device: where they will be, see SeenValue
+  bool changed = false;  // an extension's: went bad between its last sighting and this call, with no write seen
+  bool written = false;  // an extension's: by this call
   uint64_t n_nan = 0, n_posinf = 0, n_neginf = 0;
 };
 
-constexpr size_t kMaxInputs = 12;  // tensors remembered per call; further ones are scanned afresh when it goes bad
+// Tensors remembered per module call; further ones are scanned afresh when it goes bad. Of an extension's, every one.
+constexpr size_t kMaxInputs = 12;
 
 struct Frame {
   uint64_t session = 0;        // its number: a frame that an interrupt left behind may outlive its session
@@ -28,8 +31,8 @@ struct Frame {
   uint64_t call = 0;
   uint64_t parent_call = 0;
   uint32_t parent_site = kNoSite;
-  uint32_t n_inputs = 0;
-  std::array<SeenInput, kMaxInputs> inputs;
+  std::vector<SeenInput> inputs;  // as `kept` and `before`, it keeps its storage from call to call
+  std::vector<Record> before;     // [inputs] of an extension, scanned as the call began
   std::vector<std::shared_ptr<void>> kept;  // AccumulateGrad nodes that this call's forward is about to use
 };
 

@@ -57,6 +57,18 @@ class SeenValues {
     return slot;
   }
 
+  // The value whose memory this address points into; undefined if none is known.
+  at::Tensor containing(const void* address, const Session* session) const {
+    for (const auto& set : sets_) {
+      for (const SeenValue& slot : set) {
+        if (slot.impl == nullptr || slot.session != session->number) continue;
+        at::Tensor t(slot.ref.lock());
+        if (t.defined() && t.has_storage() && contains(*t.storage().unsafeGetStorageImpl(), address)) return t;
+      }
+    }
+    return {};
+  }
+
   // A closed session's entries; their taps would keep it, ring and all.
   void forget(const Session& session) {
     for (auto& set : sets_) {

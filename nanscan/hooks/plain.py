@@ -81,9 +81,13 @@ class PlainSession(Writer):
     def capacity(self) -> int:
         return self.ring.capacity
 
-    def tap(self, site: int, root: bool = False, eager_inputs: bool = False) -> PlainTap:
-        """The hooks of the module whose OUTPUT site is `site`."""
-        return PlainTap(self, site, root, eager_inputs)
+    def tap(self, site: int, root: bool = False, eager_inputs: bool = False, extension: str = "") -> PlainTap:
+        """The hooks of the module, or of the extension, whose OUTPUT site is `site`."""
+        return PlainTap(self, site, root, eager_inputs, bool(extension))
+
+    def tensor_at(self, address: int) -> torch.Tensor | None:
+        """The value that this thread has seen lately and whose memory the address points into."""
+        return STATE.values.containing(address, self)
 
     def watching(self) -> bool:
         return self.active and not self.closed

@@ -1,4 +1,4 @@
-"""One module's hooks for a plain session. Twin of module_hook.cpp, and writes the same records in the same order."""
+"""One module's hooks for a plain session. Twin of module_hook.cpp and call_values.cpp: the same records in order."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from nanscan.hooks.plain_values import (
     device_of,
     dtype_of,
     in_backward,
+    same_content,
     tensors,
     version_of,
     wants_gradient,
@@ -37,15 +38,16 @@ INPUT = 1  # a module's INPUT site, relative to its OUTPUT site
 
 
 class PlainTap:
-    """Called once before and once after a module's forward."""
+    """Called once before and once after a module's forward, or an extension's call."""
 
-    __slots__ = ("eager_inputs", "root", "session", "site")
+    __slots__ = ("eager_inputs", "extension", "root", "session", "site")
 
-    def __init__(self, session: PlainSession, site: int, root: bool, eager_inputs: bool) -> None:
+    def __init__(self, session: PlainSession, site: int, root: bool, eager_inputs: bool, extension: bool) -> None:
         self.session = session
         self.site = site
         self.root = root
         self.eager_inputs = eager_inputs
+        self.extension = extension  # no module: it may write whatever it is given, and raises no version
 
     def enter(self, args: Any, kwargs: Any, /) -> None:
         """Before the forward."""
@@ -98,7 +100,10 @@ class PlainTap:
                 recompute = in_backward()
                 marks = (Flag.TOP if parent is None and not recompute else 0) | (Flag.RECOMPUTE if recompute else 0)
                 bad = False
-                for ordinal, tensor in enumerate(tensors(output)):
+                results = list(tensors(output))
+                if self.extension:
+                    self._add_written(frame, args, results)
+                for ordinal, tensor in enumerate(results):
                     bad |= self._see_output(frame, tensor, ordinal, marks)
                 if bad:
                     self._explain(frame, module, args, kwargs)
@@ -133,7 +138,7 @@ class PlainTap:
                     seen.remember(record)
                 else:  # it keeps its maker; a buffer that is refilled step after step has other numbers by now
                     seen.bad_counts = bad_counts(record)
-        if len(frame.inputs) < MAX_INPUTS:
+        if self.extension or len(frame.inputs) < MAX_INPUTS:
             note = SeenInput(weakref.ref(tensor), version_of(tensor))
             if seen is not None and seen.scanned:
                 # Seen first as this very call's own input says nothing about who made it.
@@ -144,6 +149,8 @@ class PlainTap:
                 note.known, note.counted, note.bad_counts = self.root, True, bad_counts(record)
                 note.site, note.call = self.site + INPUT, frame.call
             frame.inputs.append(note)
+            if self.extension:
+                self._take_state(note, tensor)
         if not wants_gradient(tensor):
             return
         if seen is None:
@@ -155,20 +162,42 @@ class PlainTap:
         if seen.tap is not None:
             seen.tap.add_reader(_party(frame, self.site + INPUT))
 
+    def _take_state(self, note: SeenInput, tensor: torch.Tensor) -> None:
+        """What an extension is given is read whatever is known of it: such code writes without raising a version."""
+        note.before = self.session.look(tensor)
+        if note.before is not None:
+            counts = bad_counts(note.before)
+            note.changed = note.known and note.counted and not any(note.bad_counts) and any(counts)
+            note.counted, note.bad_counts = True, counts
+
+    def _add_written(self, frame: Frame, given: Any, results: list[torch.Tensor]) -> None:
+        """Which of the tensors it was given an extension has written: they are its results, after those it returned."""
+        for note, tensor in zip(frame.inputs, tensors(given), strict=False):
+            now = None if note.before is None else self.session.look(tensor)
+            if now is None or same_content(note.before, now):
+                continue
+            note.written = True
+            if all(result is not tensor for result in results):
+                results.append(tensor)
+
     def _see_output(self, frame: Frame, tensor: torch.Tensor, ordinal: int, marks: int) -> bool:
         """One output tensor. True when it is bad."""
         session = self.session
         inference = tensor.is_inference()  # no version counter: nothing tells two values apart
         seen = None if inference else STATE.values.find(tensor, session)
         bad = False
+        # An extension made all it returns and did not just hand through, however long the tensor has been known.
+        note = _input_of(frame, tensor) if self.extension else None
+        made_here = self.extension and (note is None or note.written)
         # A clean value that a child (or the caller) handed over was scanned once, and that is enough.
-        if seen is None or not seen.scanned or seen.bad:
+        if made_here or seen is None or not seen.scanned or seen.bad:
             record = session.record(
                 tensor, site=self.site, call=frame.call, flags=marks, phase=Phase.FORWARD, output_index=ordinal
             )
             if record is not None:
                 bad = any(bad_counts(record))
-                alias = seen is not None and seen.scanned  # keeps its first maker: that is who gets named
+                # An alias keeps its first maker: that is who gets named.
+                alias = not made_here and seen is not None and seen.scanned
                 if not alias and not inference:
                     seen = self._put(tensor, seen)
                     seen.remember(record)
@@ -203,13 +232,18 @@ class PlainTap:
 
     def _explain_input(self, frame: Frame, tensor: torch.Tensor, ordinal: int) -> None:
         session = self.session
-        before = next((note for note in frame.inputs if note.ref() is tensor), None)
+        before = _input_of(frame, tensor)
         flags = Flag.INPUT | (Flag.KNOWN if before is not None and before.known else 0)
+        flags |= Flag.CHANGED if before is not None and before.changed else 0
         was_bad = before is not None and any(before.bad_counts)
         fields: dict[str, Any] = {
             "site": self.site + INPUT, "call": frame.call, "phase": Phase.FORWARD, "output_index": ordinal,
         }  # fmt: skip
-        if before is not None and (before.version != version_of(tensor) or (before.counted and tensor.is_inference())):
+        if before is not None and before.written:
+            session.append(before.before, flags=flags, shape=session.shape_id(tensor) if was_bad else 0, **fields)
+        elif before is not None and (
+            before.version != version_of(tensor) or (before.counted and tensor.is_inference())
+        ):
             # The module wrote its input in place, so what it read is gone: the earlier counts are all that is left.
             # An inference tensor has no version to tell; it was counted by this very call if at all.
             if not before.counted:
@@ -246,6 +280,10 @@ class PlainTap:
         self.session.append_marker(
             site=site, call=call, flags=Flag.LINK, phase=Phase.FORWARD, n=code, n_nan=other_call, output_index=ordinal
         )
+
+
+def _input_of(frame: Frame, tensor: torch.Tensor) -> SeenInput | None:
+    return next((note for note in frame.inputs if note.ref() is tensor), None)
 
 
 def _party(frame: Frame, site: int) -> Party:

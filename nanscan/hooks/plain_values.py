@@ -5,6 +5,7 @@ Twin of values.h, thread_state.h and tree.cpp in csrc/hooks.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections.abc import Iterator
@@ -97,6 +98,9 @@ class SeenInput:
     known: bool = False  # some other call, or the data, handed it over
     counted: bool = False  # the counts below are its state before the call
     bad_counts: tuple[int, int, int] = (0, 0, 0)
+    changed: bool = False  # an extension's: went bad between its last sighting and this call, with no write seen
+    written: bool = False  # an extension's: by this call
+    before: Any = None  # an extension's: the record of it as the call began
 
 
 @dataclass(slots=True)
@@ -136,6 +140,18 @@ class SeenValues:
             del self._entries[next(iter(self._entries))]
         seen = self._entries[key] = SeenValue(weakref.ref(tensor), version_of(tensor))
         return seen
+
+    def containing(self, address: int, session: Any) -> torch.Tensor | None:
+        """The value whose memory this address points into."""
+        for (_, number), seen in list(self._entries.items()):
+            tensor = seen.ref() if number == session.number else None
+            if tensor is None or tensor.layout != torch.strided or tensor.device.type != "cpu":
+                continue
+            with contextlib.suppress(RuntimeError, NotImplementedError):  # no storage that anybody may read
+                storage = tensor.untyped_storage()
+                if storage.data_ptr() <= address < storage.data_ptr() + storage.nbytes():
+                    return tensor
+        return None
 
     def forget(self, session: Any) -> None:
         """Drop what was seen for `session`; taps would keep it alive."""
@@ -181,6 +197,14 @@ def version_of(tensor: torch.Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
+_CONTENT = ("n_nan", "n_posinf", "n_neginf", "n_zero", "n_subnormal", "min", "max", "mean", "m2", "first_bad")
+
+
+def same_content(a: Any, b: Any) -> bool:
+    """Whether two looks at one tensor saw the same content, as far as statistics can tell."""
+    return all(a[name].tobytes() == b[name].tobytes() for name in _CONTENT)
+
+
 def bad_counts(record: Any) -> tuple[int, int, int]:
     """NaN, +Inf, -Inf of a record."""
     return int(record["n_nan"][0]), int(record["n_posinf"][0]), int(record["n_neginf"][0])
@@ -205,27 +229,33 @@ def wants_gradient(tensor: torch.Tensor) -> bool:
     return torch.is_grad_enabled() and tensor.requires_grad
 
 
-def tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+def tensors(value: Any) -> Iterator[torch.Tensor]:
     """The tensors in any nesting of tuple, list, dict and dataclass, in order."""
+    return (leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor))
+
+
+def leaves(value: Any, depth: int = 0) -> Iterator[Any]:
+    """What any nesting of tuple, list, dict and dataclass holds, in order."""
     if value is None or depth > MAX_DEPTH:
         return
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, (torch.Tensor, int, float, str, bytes, type)):
         yield value
     elif isinstance(value, (tuple, list)):
         for item in list.copy(value) if isinstance(value, list) else tuple.__iter__(value):
-            yield from tensors(item, depth + 1)
+            yield from leaves(item, depth + 1)
     elif isinstance(value, dict):  # also OrderedDict and the ModelOutput classes, which are dicts
         for item in list(dict.values(value)):  # of dict itself: a subclass may answer with something else
-            yield from tensors(item, depth + 1)
-    elif not isinstance(value, (int, float, str, bytes, type)):
+            yield from leaves(item, depth + 1)
+    else:
         # A dataclass instance: the fields are found on its type.
         try:
             names = list(type(value).__dataclass_fields__)
         except Exception:
+            yield value
             return
         for name in names:
             try:
                 item = getattr(value, name)
             except Exception:  # a field without a value, or a property that fails: not ours to report
                 continue
-            yield from tensors(item, depth + 1)
+            yield from leaves(item, depth + 1)

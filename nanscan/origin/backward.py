@@ -59,6 +59,7 @@ def _of_value(facts: StepFacts, sites: SiteTable, grad: BadGrad, n_param_grads: 
     birth = Birth(
         fact.seq, "origin", "backward", fact.site, None if site is None else site.module,
         None if site is None else site.module_type, fact, notes=notes, reader=reader,
+        op=None if site is None else site.op,
     )  # fmt: skip
     return Finding(birth, n_param_grads, enters_root)
 

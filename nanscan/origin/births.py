@@ -48,12 +48,13 @@ class Birth:
     after_inf: int = 0
     weak: bool = False
     carried: bool = False
+    op: str | None = None  # the wrapped extension's function it was made or read in
     data_of: int = 0  # root call whose input it is
 
     @property
     def names(self) -> tuple[str | None, ...]:
         """What allow() patterns are matched against."""
-        return (self.module, self.tensor)
+        return (self.module, self.tensor, self.op)
 
 
 def births_of(facts: StepFacts, sites: SiteTable, call: BadCall) -> Iterator[Birth]:
@@ -75,7 +76,7 @@ def _made_in(sites: SiteTable, call: BadCall, inputs: dict[int, Fact], context: 
     site = sites[call.site]
     birth = Birth(
         call.seq, "origin", "forward", call.site, site.module, site.module_type, fact, call,
-        output_index=fact.index, inputs=inputs, after_inf=context & INF, weak=_weak(call.bits, fact),
+        output_index=fact.index, inputs=inputs, after_inf=context & INF, weak=_weak(call.bits, fact), op=site.op,
     )  # fmt: skip
     return _blame_parameters(sites, birth, call.params)
 
@@ -94,7 +95,7 @@ def _of_input(facts: StepFacts, sites: SiteTable, call: BadCall, fact: Fact) -> 
         return _external_input(facts, site, call, root_input, source, changed)
     birth = Birth(
         call.seq, "external", "forward", call.site + 1, site.module, site.module_type, fact, call,
-        reader=site.label, tensor=f"input {fact.index}", inputs={fact.index: fact}, weak=fact.bits == NEG,
+        reader=site.label, tensor=f"input {fact.index}", inputs={fact.index: fact}, weak=fact.bits == NEG, op=site.op,
     )  # fmt: skip
     if changed:
         birth.cause, birth.last_clean = MEMORY_CAUSE, None if source is None else source.label
@@ -124,7 +125,7 @@ def _made_around(facts: StepFacts, sites: SiteTable, call: BadCall, fact: Fact) 
         call.seq, "origin", "forward", call.parent_site if call.parent else call.site + 1,
         None if site is None else site.module, None if site is None else site.module_type, fact,
         start=outer if call.parent else call, reader=sites[call.site].label, inputs=dict(given),
-        after_inf=context & INF, weak=_weak(fact.bits, fact),
+        after_inf=context & INF, weak=_weak(fact.bits, fact), op=None if site is None else site.op,
     )  # fmt: skip
     where = "outside every module" if site is None else f"in the code of {site.label}, between the modules it calls"
     birth.notes.append(f"made {where}: no watched module returned the tensor that {birth.reader} read")
@@ -153,7 +154,7 @@ def _external_input(
         call.seq, "external", "data", root_input.site, site.module, site.module_type, root_input, call,
         reader=site.label, tensor=f"input {root_input.index}", inputs=dict(facts.inputs.get(root_input.call, {})),
         cause=MEMORY_CAUSE if changed else DATA_CAUSE, weak=root_input.bits == NEG, data_of=root_input.call,
-        last_clean=source.label if changed and source is not None else None,
+        last_clean=source.label if changed and source is not None else None, op=site.op,
     )  # fmt: skip
 
 

@@ -92,6 +92,7 @@ class StepFacts:
         self.inputs: dict[int, dict[int, Fact]] = {}  # call -> input ordinal -> fact
         self.calls: dict[int, BadCall] = {}  # in the order the calls ended
         self.children: dict[int, list[BadCall]] = {}  # parent call -> its bad children
+        self.readers: dict[int, list[BadCall]] = {}  # call -> the bad calls that read what it had made
         self.checks: list[Fact] = []
         self.grads: list[BadGrad] = []
         self.param_grads: list[Fact] = []
@@ -182,6 +183,7 @@ class StepFacts:
             return
         if code == LinkCode.PRODUCER_OF_INPUT:
             bad.producers.setdefault(index, (site, other))
+            self.readers.setdefault(other, []).append(bad)
         elif code == LinkCode.PARENT:
             bad.parent, bad.parent_site = other, site
             self.children.setdefault(other, []).append(bad)
@@ -217,6 +219,7 @@ class StepFacts:
             self._newest_gone = max(self._newest_gone, call.call)
         children = ((parent, [c for c in some if c.seq >= cut]) for parent, some in self.children.items())
         self.children = {parent: some for parent, some in children if some}
+        self.readers = {call: some for call, some in self.readers.items() if call in self.calls}
         last = set({enter[3]: enter for enter in self.enters}.values())  # a later backward asks which roots ran
         self.enters = [enter for enter in self.enters if enter[0] >= cut or enter in last]
         roots = {enter[1] for enter in self.enters}
@@ -282,7 +285,9 @@ class StepFacts:
         path = [call]
         while call.parent:
             outer = self.calls.get(call.parent)
-            if outer is None or outer in path:  # the enclosing call ended well: absorbed there
+            if outer is None or outer in path:  # the enclosing call ended well: absorbed there, or read elsewhere
+                outer = next((reader for reader in self.readers.get(call.call, ()) if reader not in path), None)
+            if outer is None:
                 return path, None
             path.append(outer)
             call = outer

@@ -151,7 +151,7 @@ class ForwardJudge:
             site, fact = self._sites[call.site], next(out for out in call.outputs if out.bits & STRONG)
             birth = Birth(
                 call.seq, "origin", "forward", call.site, site.module, site.module_type, fact, call,
-                output_index=fact.index, inputs=dict(state.facts.inputs.get(call.call, {})),
+                output_index=fact.index, inputs=dict(state.facts.inputs.get(call.call, {})), op=site.op,
                 notes=["where it was made is not on record (records may have been dropped)"],
             )  # fmt: skip
         return [birth] if self.tell(state, birth) else []

@@ -60,6 +60,7 @@ class Narrator:
             phase=birth.phase,
             module=birth.module,
             module_type=birth.module_type,
+            op=birth.op,
             output_index=birth.output_index,
             step=int(rec["step"]),
             batch=facts.batch_at(birth.seq),

@@ -196,9 +196,11 @@ class Births:
         return (birth,)
 
     def _deliberate(self, call: OpCall, sources: tuple[OpBirth, ...]) -> bool:
-        """A constant that was asked for: a mask's -inf. One that is written into a parameter is not meant."""
-        constant = bool(call.bits & CONSTANT)
-        return constant and not sources and not call.bits & WRITES_PARAM and call.kind == OP
+        """A constant that was asked for: a mask's -inf, a sentinel's NaN. One that is written into a parameter is not
+        meant, nor is a NaN that is computed with (x * nan)."""
+        if not call.bits & CONSTANT or sources or call.bits & WRITES_PARAM or call.kind != OP:
+            return False
+        return bool(call.bits & SELECTS) or not call.out_bits & NAN
 
     def _make(self, call: OpCall, sources: tuple[OpBirth, ...]) -> OpBirth:
         fact = call.outputs[0].copy() if call.outputs else None

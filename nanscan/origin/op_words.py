@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nanscan.events.event import Event
+from nanscan.origin.between import calls_between
 from nanscan.origin.births import DATA_CAUSE, MEMORY_CAUSE
 from nanscan.origin.narrate import MAX_CHAIN, MAX_INPUTS, ShapeOf
 from nanscan.origin.op_births import OpBirth
@@ -70,7 +71,7 @@ class OpWords:
         }
         op = self._op_name(call.op)
         external = birth.role in ("external", "uninitialised")
-        evidence = [text for text in (self._clean(birth), note) if text]
+        evidence = [text for text in (self._clean(birth), self._between(birth), note) if text]
         if call.bits & int(CallBit.RECOMPUTE):
             evidence.append("its forward ran a second time, inside the backward (activation checkpointing)")
         if birth.role == "external" and birth.last_clean is None and birth.owner is None and self._compiled():
@@ -141,6 +142,11 @@ class OpWords:
             return None
         written, read = self._last_clean(birth), self.place(birth.call)
         return f"finite when last written at {written}, non-finite when read at {read}, no observed write in between"
+
+    def _between(self, birth: OpBirth) -> str | None:
+        if birth.last_clean is None:
+            return None
+        return calls_between(self._line_text(birth.last_clean[1]), self._line_text(birth.call.line))
 
     def _last_clean(self, birth: OpBirth) -> str | None:
         if birth.last_clean is None:

@@ -33,6 +33,8 @@ def remedy(birth: Birth, sites: SiteTable, batch: int | None, maker: Site | None
 
 
 def _inside(birth: Birth, sites: SiteTable, maker: Site | None) -> str:
+    if birth.op is not None:
+        return f"call {birth.op} by itself on such inputs: PyTorch sees nothing of what it does inside"
     place = birth.module or birth.module_type
     if birth.module is None or birth.module_type not in TORCH_NN:
         return f"put nanscan.check(tensor, 'name') inside {place or 'the code around it'} to find the line"

@@ -93,5 +93,6 @@ def _same(site: Site, event: Event) -> bool:
         same_module = event.tensor_kind != "check" or site.module == event.module
         return site.kind is kind and site.tensor == event.tensor and same_module
     if event.phase == "backward":
-        return site.kind is SiteKind.GRAD_OUTPUT and site.module == event.module
-    return site.kind is SiteKind.OUTPUT and site.module == event.module and event.output_index is not None
+        return site.kind is SiteKind.GRAD_OUTPUT and (site.module, site.op) == (event.module, event.op)
+    same = (site.module, site.op) == (event.module, event.op)
+    return site.kind is SiteKind.OUTPUT and same and event.output_index is not None

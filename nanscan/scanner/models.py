@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from nanscan import backends
 from nanscan.backends import device as devices
 from nanscan.errors import NanscanError, NanscanWarning
-from nanscan.hooks import optimizer_hook, scaler_hook
+from nanscan.hooks import extension, optimizer_hook, scaler_hook
 from nanscan.hooks.dynamo import run_uncompiled
 from nanscan.hooks.model_hooks import ModelHooks, is_callable_module
 from nanscan.scanner.reaction import warn_user
@@ -71,6 +71,7 @@ class WatchedModels:
             self._auto = register_module_forward_pre_hook(self._on_any_module)
         optimizer_hook.add(scanner)
         scaler_hook.add(scanner)
+        extension.add(scanner)
 
     @property
     def any(self) -> bool:
@@ -214,6 +215,7 @@ class WatchedModels:
         _watched.clear()
         optimizer_hook.remove(self._scanner)
         scaler_hook.remove(self._scanner)
+        extension.remove(self._scanner)
         if self._auto is not None:
             self._auto.remove()
 
@@ -229,3 +231,4 @@ class WatchedModels:
                 del _watched[module]
         optimizer_hook.remove(self._scanner)
         scaler_hook.remove(self._scanner)
+        extension.remove(self._scanner)

@@ -11,7 +11,7 @@ import torch
 from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_module
 
-from nanscan.hooks.core import CoreSession
+from nanscan.hooks.core import CoreSession, Tap
 from nanscan.record import Phase
 from nanscan.scanner.clock import StepClock
 from nanscan.scanner.guard import guarded
@@ -36,6 +36,7 @@ class HookReceiver:
     _version: int  # of all parameters together, as of the last root forward
     _n_bad_seen: int
     _owns: weakref.WeakKeyDictionary[Optimizer, bool]
+    _extensions: dict[int, Tap]  # by site
 
     def _process(self, point: str) -> None:
         raise NotImplementedError
@@ -119,6 +120,20 @@ class HookReceiver:
         if self._has_news():
             self._process("forward")
             self._reaction.safe_point(boundary=False)
+
+    @guarded
+    def extension_tap(self, name: str) -> Tap:
+        """The hooks of a wrapped function that is about to be called, in the module that runs now."""
+        site = self._core.current_site()
+        where = None if site == NO_SITE else self.sites[site]
+        here = self.sites.add_extension(name, where.module if where else None, where.module_type if where else None)
+        if here not in self._extensions:
+            self._extensions[here] = self._core.tap(here, extension=name)
+        return self._extensions[here]
+
+    def tensor_at(self, address: int) -> torch.Tensor | None:
+        """A tensor this scanner knows whose memory the address points into."""
+        return self._core.tensor_at(address)
 
     def _forget_update(self) -> None:
         """A step is over: what was noticed of its update, finished or broken off, is done with."""

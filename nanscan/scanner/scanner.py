@@ -20,7 +20,7 @@ from nanscan.errors import NanscanError
 from nanscan.events.allow import AllowList
 from nanscan.events.event import Event
 from nanscan.events.log import EventLog
-from nanscan.hooks.core import CoreSession
+from nanscan.hooks.core import CoreSession, Tap
 from nanscan.record import Flag, Phase
 from nanscan.scanner.clock import StepClock
 from nanscan.scanner.guard import UserCallbackError, guarded
@@ -81,6 +81,7 @@ class Scanner(HookReceiver):
         self._optimizer_seen = False
         self._n_bad_seen = 0
         self._owns: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
+        self._extensions: dict[int, Tap] = {}
         self._log: EventLog | None = None
         self._allowed_before = sum(allowance.count for allowance in allowed)
         try:

@@ -68,6 +68,17 @@ def test_op_of_a_torch_library() -> None:
     assert "torch.ops.nanscan_test.spoil(h.detach())" in first.source
 
 
+def test_a_nan_that_is_computed_with_is_not_meant_and_one_that_is_filled_in_is() -> None:
+    with nanscan.trace(on_anomaly="record") as scanner:
+        marked = torch.full((3,), NAN).masked_fill(torch.tensor([True, False, True]), NAN)
+        torch.nan_to_num(marked, 0.0).sum().item()
+        scanner.flush()
+        assert scanner.first is None
+        (torch.ones(3) * NAN).sum().item()
+        scanner.flush()
+        assert (scanner.first.op, scanner.first.role) == ("aten::mul", "origin")
+
+
 class Spoil(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:

@@ -183,6 +183,27 @@ def test_what_does_not_reach_the_root_output_is_info(sim, value, brief):
     assert sim.origin.counts["absorbed"] == 1
 
 
+def test_a_value_that_leaves_a_module_by_a_side_way(sim, value, brief):
+    # GIVEN a block whose own output is fine, and a later module that reads what another module made inside it
+    with sim.call("", [value()], root=True) as root:
+        with sim.call("block", root.inputs) as block:
+            aside = sim.leaf("block.norm", block.inputs, "nan")
+        sim.leaf("head", [aside], "nan")
+        root.out = "nan"
+    (event,) = sim.decide("forward")
+    assert brief([event]) == [("error", "origin", "forward", "block.norm", None)]
+    assert event.chain == ("block.norm", "head", "Net")
+
+
+def test_a_side_way_that_is_absorbed_where_it_is_read_is_info(sim, value, brief):
+    with sim.call("", [value()], root=True) as root:
+        with sim.call("block", root.inputs) as block:
+            aside = sim.leaf("block.norm", block.inputs, "inf")
+        sim.leaf("head", [aside], "ok")
+    assert sim.decide("forward") == []
+    assert brief(sim.end()) == [("info", "absorbed", "forward", "block.norm", None)]
+
+
 def test_an_absorbed_value_does_not_hide_the_later_error(sim, value, brief):
     with sim.call("", [value()], root=True) as root:
         with sim.call("block", root.inputs) as block:

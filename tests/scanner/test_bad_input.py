@@ -155,12 +155,6 @@ def test_allow_refuses(arguments, kind, words):
         nanscan.allow(*arguments)
 
 
-@pytest.mark.parametrize("name", ["extension"])
-def test_what_has_not_landed_says_what_to_use(name):
-    with pytest.raises(AttributeError, match=says(f"nanscan.{name}", "not landed", "nanscan.enable(model)")):
-        getattr(nanscan, name)
-
-
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="'nanscan' has no attribute 'enabel'"):
         _ = nanscan.enabel

@@ -54,14 +54,20 @@ def test_names_an_op_of_an_extension(tasks: ModuleType, extension: None) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "op", "line", "written"),
+    ("name", "op", "line", "written", "call"),
     [
-        ("t6", "aten::sigmoid", "return torch.sigmoid(h)", "self.l2(self.raw(self.l1(x)))"),
-        ("t6b", "aten::add", "return h + skip", "skip = self.l1(x)"),
+        (
+            "t6", "aten::sigmoid", "return torch.sigmoid(h)", "self.l2(self.raw(self.l1(x)))",
+            "before the read Scribbler.forward calls: scribble(h) (line ",
+        ),
+        (
+            "t6b", "aten::add", "return h + skip", "skip = self.l1(x)",
+            "after the write SkipNet.forward calls: self.mid(self.raw(skip * 2, skip)) (line ",
+        ),
     ],
-)
+)  # fmt: skip
 def test_names_the_reader_of_memory_written_behind_the_dispatcher(
-    tasks: ModuleType, extension: None, name: str, op: str, line: str, written: str
+    tasks: ModuleType, extension: None, name: str, op: str, line: str, written: str, call: str
 ) -> None:
     first = assert_names(getattr(tasks, name)(), op, line, role="external")
     assert first.reader == op
@@ -74,6 +80,7 @@ def test_names_the_reader_of_memory_written_behind_the_dispatcher(
         and text.endswith("no observed write in between")
         for text in first.evidence
     )
+    assert any(text.startswith(call) for text in first.evidence), first.evidence
 
 
 @pytest.mark.parametrize("name", ["t8", "t8b"])
