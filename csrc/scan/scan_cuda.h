@@ -59,9 +59,9 @@ NANSCAN_CUDA_API int nanscan_cuda_close(nanscan_ring* ring);
 NANSCAN_CUDA_API int nanscan_cuda_scan(nanscan_ring* ring, const nanscan_tensor* tensor, const nanscan_record* header,
                                        void* stream);
 
-/* [n] tensors, [n] headers, [n] records. One copy, and one launch per dtype among them (gradients have one, seldom two);
- * above 4096 tensors as many again. When so many tables are under way that their memory is used up, each tensor gets a
- * launch of its own instead. */
+/* [n] tensors, [n] headers, [n] records. One copy, and one launch per dtype among them (gradients have one, seldom
+ * two); above 4096 tensors, or some 80,000 blocks, as many again. When so many tables are under way that their memory
+ * is used up, each tensor gets a launch of its own instead. */
 NANSCAN_CUDA_API int nanscan_cuda_scan_many(nanscan_ring* ring, const nanscan_tensor* tensors,
                                             const nanscan_record* headers, uint32_t n, void* stream);
 
