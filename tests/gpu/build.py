@@ -59,7 +59,9 @@ def late(folder: Path, csrc: Path = ROOT / "csrc") -> Path:
     """The stand-in whose scans run at once and whose records are held back: see shim/late.cpp."""
     library = folder / "libnanscan_cuda_late.so"
     solo = ("-DSHIM_SOLO", "-DNANSCAN_CUDA_THREADS=1", "-DNANSCAN_CUDA_LANES=1")
-    renamed = [f"-Dnanscan_cuda_{n}=inner_{n}" for n in ("open", "close", "scan", "scan_many", "poll", "flush", "counters")]
+    renamed = [
+        f"-Dnanscan_cuda_{n}=inner_{n}" for n in ("open", "close", "scan", "scan_many", "poll", "flush", "counters")
+    ]
     inner = folder / "late_inner.o"
     _run("-O1", *FLAGS, *solo, *renamed, f"-I{csrc}", "-fPIC", "-c", "-x", "c++", csrc / LIBRARY, "-o", inner)
     sources = ("-x", "c++", SHIM / "runtime.cpp", SHIM / "solo.cpp", SHIM / "late.cpp", "-x", "none", inner)
