@@ -40,7 +40,7 @@ bench: setup
 	for file in benchmarks/bench_*.py; do echo "== $$file"; $(VENV)/bin/python $$file || exit 1; done
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info nanscan/_C*.so
+	rm -rf $(VENV) build dist *.egg-info nanscan/_C*.so nanscan/libnanscan_cuda.so
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed; PYTHON=... names one")'
@@ -55,7 +55,7 @@ $(DEPS): pyproject.toml setup.py | $(VENV)/bin/python
 	@touch $@
 
 # ninja compiles only what changed; its objects stay under build/. The folders are listed for files that went away.
-$(CORE): $(DEPS) nanscan/_build.py $(shell find csrc -type d -o -name '*.cpp' -o -name '*.h')
+$(CORE): $(DEPS) nanscan/_build.py $(shell find csrc -type d -o -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 	@echo "compiling the core (a minute or two from nothing)"
 	@NANSCAN_REQUIRE_NATIVE=$(NANSCAN_REQUIRE_NATIVE) $(VENV)/bin/python setup.py -q build_ext --inplace
 	@touch $@

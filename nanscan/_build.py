@@ -1,4 +1,5 @@
-"""How the compiled core ``nanscan._C`` is built: its sources and flags, and the ninja run that makes it.
+"""How the compiled core ``nanscan._C`` and the CUDA library beside it are built: sources, flags, and the runs that make
+them.
 
 setup.py loads this file by its path, in an environment that may hold neither torch nor numpy; backends/on_demand.py
 imports it. So: standard library only, and torch only as an argument.
@@ -20,7 +21,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import ModuleType
 
-BUILD_MODES = ("auto", "cpu", "none")
+BUILD_MODES = ("auto", "cpu", "cuda", "none")
 CORE = "_C" + EXTENSION_SUFFIXES[0]  # the suffix names Python's ABI: a core for another Python is never picked up
 
 # C++20: torch's headers ask for it since 2.12 and accept it in 2.11.
@@ -39,6 +40,26 @@ FLAGS = (
 )
 LIBRARIES = ("-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python")
 SHARED = ("-bundle", "-undefined", "dynamic_lookup") if sys.platform == "darwin" else ("-shared",)
+# The CUDA library knows neither torch nor Python, so one file serves all of them: `_C` loads it where it is.
+CUDA_LIBRARY = "libnanscan_cuda.so"
+CUDA_SOURCE = "buffer/device_ring.cu"
+CUDA_AREAS = ("record", "scan", "buffer")  # under csrc: all it may include
+CUDA_ARCHITECTURES = (80, 90, 100)  # 8.6 and 8.9 run the first, 10.3 the last; 12.x compiles the PTX when it loads it
+# static cudart: nothing of CUDA is needed to load the library; without a driver its calls return an error.
+# A kernel that spills registers has lost what it was written for: an error, not a slow library.
+CUDA_FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-shared",
+    "-cudart",
+    "static",
+    "-Xcompiler",
+    "-fPIC,-fvisibility=hidden",
+    "-Xptxas",
+    "-Werror,-warn-spills",
+    *(f"-gencode=arch=compute_{cc},code=sm_{cc}" for cc in CUDA_ARCHITECTURES),
+    f"-gencode=arch=compute_{CUDA_ARCHITECTURES[-1]},code=compute_{CUDA_ARCHITECTURES[-1]}",
+)
 BUILD_TIMEOUT_S = 1800.0
 MARK = "nanscan core built for torch "  # in the core's bytes, with the version behind it
 
@@ -83,8 +104,6 @@ class Recipe:
 def read_build_env(environ: Mapping[str, str]) -> tuple[str, bool]:
     """NANSCAN_BUILD and NANSCAN_REQUIRE_NATIVE, validated: (mode, require_native)."""
     mode = environ.get("NANSCAN_BUILD") or "auto"
-    if mode == "cuda":
-        raise ValueError("NANSCAN_BUILD='cuda' has not landed yet; use NANSCAN_BUILD=auto or NANSCAN_BUILD=cpu")
     if mode not in BUILD_MODES:
         raise ValueError(f"NANSCAN_BUILD={mode!r} is unknown; use one of {', '.join(BUILD_MODES)}")
     require = environ.get("NANSCAN_REQUIRE_NATIVE") or "0"
@@ -165,6 +184,59 @@ def compile_core(recipe: Recipe, folder: Path, environ: Mapping[str, str]) -> Pa
     return folder / CORE
 
 
+def find_nvcc(environ: Mapping[str, str]) -> str:
+    """The CUDA compiler: NVCC names it, else it is on PATH or under CUDA_HOME. Raises BuildError."""
+    named = environ.get("NVCC")
+    home = environ.get("CUDA_HOME")
+    places = [named] if named else ["nvcc", *([f"{home}/bin/nvcc"] if home else [])]
+    for place in places:
+        found = shutil.which(place, path=environ.get("PATH"))
+        if found:
+            return found
+    if named:
+        raise BuildError(f"NVCC={named!r} is not there or not executable")
+    raise BuildError("no nvcc (looked on PATH and under CUDA_HOME; NVCC names another)")
+
+
+def compile_cuda(csrc: Path, folder: Path, environ: Mapping[str, str]) -> Path:
+    """Build the CUDA library in `folder` and return its path. Does nothing when what it was built from is the same."""
+    nvcc = find_nvcc(environ)
+    library, key, log = folder / CUDA_LIBRARY, folder / "key", folder / "build.log"
+    wanted = _cuda_key(csrc, nvcc)
+    if library.is_file() and key.is_file() and key.read_text() == wanted:
+        return library
+    folder.mkdir(parents=True, exist_ok=True)
+    fresh = folder / f"{CUDA_LIBRARY}.new"
+    threads = ("--threads", environ.get("MAX_JOBS") or "0")  # one per architecture; 0: as many as there are cores
+    command = [nvcc, *CUDA_FLAGS, *threads, f"-I{csrc}", str(csrc / CUDA_SOURCE), "-o", str(fresh)]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=BUILD_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise BuildError(f"nvcc did not finish within {BUILD_TIMEOUT_S:.0f} s") from None
+    log.write_text(f"{shlex.join(command)}\n{done.stdout}")
+    if done.returncode != 0:
+        raise BuildError(first_error(done.stdout), done.stdout)
+    fresh.replace(library)
+    key.write_text(wanted)
+    return library
+
+
+def _cuda_key(csrc: Path, nvcc: str) -> str:
+    digest = hashlib.sha256()
+    for text in (_all_lines([nvcc, "--version"]), *CUDA_FLAGS, CUDA_SOURCE):
+        digest.update(text.encode() + b"\0")
+    for path in sorted(p for area in CUDA_AREAS for p in (csrc / area).rglob("*") if p.suffix in (".cu", ".cuh", ".h")):
+        digest.update(path.relative_to(csrc).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
 def built_for(core: Path) -> str | None:
     """The torch version a core was compiled for, read from its bytes: loading a misfit just to ask it can crash."""
     _, found, rest = core.read_bytes().partition(MARK.encode())
@@ -174,7 +246,7 @@ def built_for(core: Path) -> str | None:
 def first_error(output: str) -> str:
     """The line of a compiler's output that a person would look for."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    telling = [line for line in lines if re.search(r"\berror: |\bld: (?!warning)", line)]
+    telling = [line for line in lines if re.search(r"\berror *: |\bld: (?!warning)|\bfatal *: ", line)]
     return (telling or lines[-1:] or ["the compiler failed without a word"])[0]
 
 
@@ -233,11 +305,15 @@ def _ninja() -> str:
 
 
 def _first_line(argv: Sequence[str]) -> str:
+    return _all_lines(argv).partition("\n")[0]
+
+
+def _all_lines(argv: Sequence[str]) -> str:
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as err:
         raise BuildError(f"{shlex.join(argv)} does not run: {err}") from err
-    return done.stdout.partition("\n")[0]
+    return done.stdout
 
 
 def _write_if_changed(path: Path, text: str) -> None:

@@ -133,6 +133,7 @@ class Flag(IntFlag):
     CHANGED = 128
     KNOWN = 256
     CALL = 512
+    REPLAY = 1024
 
 
 class LinkCode(IntEnum):

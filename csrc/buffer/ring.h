@@ -6,11 +6,14 @@
 // When the ring is full the newest record is dropped and counted: the earliest records matter most here, and memory
 // never grows. A dropped record takes no ticket: the sequence numbers that come out have no holes.
 //
+// A record whose numbers come later (a device has to compute them) reserves its slot, and so its place in the order, and
+// is published when they are there: until then the drain waits at that slot without blocking anybody.
+//
 // Admitted races, all harmless:
 // - append may find the ring full while a drain is just freeing slots; that record is then dropped and counted.
 // - size(), dropped() and appended() are snapshots taken while others write.
-// - a producer that dies between ticket and publication (a fork in that moment, a killed thread) blocks the drain at
-//   its slot for good. Children after a fork must not use the parent's ring.
+// - a producer that dies between ticket and publication (a fork in that moment, a killed thread, a device that is lost)
+//   blocks the drain at its slot for good. Children after a fork must not use the parent's ring.
 #pragma once
 
 #include <atomic>
@@ -37,6 +40,13 @@ class Ring {
   // Copies the record in and gives it the next sequence number (record.seq is ignored). False when full: then the
   // record is gone and dropped() has grown by one. Any thread, lock-free.
   bool append(const Record& record) noexcept {
+    const uint64_t seq = reserve();
+    if (seq != 0) publish(seq, record);
+    return seq != 0;
+  }
+
+  // The next sequence number and its slot, to be published later; 0 when full (counted as dropped).
+  uint64_t reserve() noexcept {
     uint64_t ticket = tail_.load(std::memory_order_relaxed);
     for (;;) {
       // Acquire pairs with drain's release: the consumer's copy of the old payload happens before our overwrite.
@@ -44,15 +54,18 @@ class Ring {
       // Signed: others and a drain may have overtaken our stale ticket; then the swap below fails and retries.
       if (static_cast<int64_t>(ticket - head) >= static_cast<int64_t>(capacity_)) {
         dropped_.fetch_add(1, std::memory_order_relaxed);
-        return false;
+        return 0;
       }
-      if (tail_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_relaxed)) break;
+      if (tail_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_relaxed)) return ticket + 1;
     }
-    Record& slot = slots_.get()[ticket & mask_];
+  }
+
+  // Fills the slot that reserve() gave (record.seq is ignored). Once for each.
+  void publish(uint64_t seq, const Record& record) noexcept {
+    Record& slot = slots_.get()[(seq - 1) & mask_];
     // Everything but seq, which a draining thread may be polling right now.
     std::memcpy(bytes(slot) + sizeof(slot.seq), bytes(record) + sizeof(record.seq), sizeof(Record) - sizeof(slot.seq));
-    store_release(&slot.seq, ticket + 1);
-    return true;
+    store_release(&slot.seq, seq);
   }
 
   // Copies up to max records to out, in sequence order, and frees their slots. Returns how many.

@@ -38,7 +38,8 @@ void observe(const GradTap& tap, const at::Tensor& grad) {
   rec.site = made ? tap.makers[0].site + kGradOutputSite : tap.readers[0].site - kInputSite + kGradInputSite;
   rec.call = tap.value;
   rec.phase = kPhaseBackward;
-  if (session.record(grad, rec) && (rec.flags & kFlagBad)) append_links(session, tap);
+  // On a device nobody knows yet: the links are written, and read only if it comes back bad.
+  if (session.record(grad, rec) && ((rec.flags & kFlagBad) || rec.seq != 0)) append_links(session, tap);
 }
 
 // Runs on whatever thread the engine uses, without the GIL.
@@ -119,6 +120,7 @@ void request_backward_end(const std::shared_ptr<Session>& session) {
     {
       InsideHook inside;
       session->scan_grads(kPhaseBackward);
+      session->poll_device();
     }
     const auto callback = backward_end_callback.load(std::memory_order_acquire);
     if (callback != nullptr && session->n_bad.load(std::memory_order_acquire) != bad_before) callback(*session);

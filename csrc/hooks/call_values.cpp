@@ -24,6 +24,7 @@ void remember(SeenValue& seen, const Record& rec) {
   seen.site = rec.site;
   seen.call = rec.call;
   seen.scanned = true;
+  seen.late = rec.seq;
   seen.n_nan = rec.n_nan;
   seen.n_posinf = rec.n_posinf;
   seen.n_neginf = rec.n_neginf;
@@ -93,6 +94,7 @@ void see_input(const Tap& tap, ThreadState& state, Frame& frame, const at::Tenso
         seen->n_nan = rec.n_nan;
         seen->n_posinf = rec.n_posinf;
         seen->n_neginf = rec.n_neginf;
+        seen->late = rec.seq;
       }
     }
   }
@@ -104,6 +106,7 @@ void see_input(const Tap& tap, ThreadState& state, Frame& frame, const at::Tenso
       // Seen first as this very call's own input says nothing about who made it.
       input.known = seen->call != frame.call || tap.options.root;
       input.counted = true;
+      input.late = seen->late;
       input.site = seen->site;
       input.call = seen->call;
       input.n_nan = seen->n_nan;
@@ -112,6 +115,7 @@ void see_input(const Tap& tap, ThreadState& state, Frame& frame, const at::Tenso
     } else if (recorded) {
       input.known = tap.options.root;
       input.counted = true;
+      input.late = rec.seq;
       input.site = rec.site;
       input.call = rec.call;
       input.n_nan = rec.n_nan;
@@ -203,6 +207,28 @@ void explain_input(const Tap& tap, const Frame& frame, const at::Tensor& t, uint
   }
 }
 
+void explain_late_input(const Tap& tap, ThreadState& state, const Frame& frame, const at::Tensor& t, uint32_t ordinal) {
+  Session& session = *tap.session;
+  const SeenInput* before = input_of(frame, t);
+  Record rec{};
+  rec.site = tap.options.site + kInputSite;
+  rec.call = frame.call;
+  rec.flags = kFlagInput;
+  rec.output_index = static_cast<uint16_t>(ordinal);
+  rec.phase = kPhaseForward;
+  if (before != nullptr && before->known) rec.flags |= kFlagKnown;
+  if (before != nullptr && before->late != 0) {
+    session.record_again(t, before->late, rec);
+  } else if (session.record(t, rec) && !t.unsafeGetTensorImpl()->is_inference()) {
+    SeenValue* seen = state.values.find(t, &session);
+    if (seen == nullptr) seen = &state.values.put(t, &session);
+    if (!seen->scanned) remember(*seen, rec);  // for the next module that reads it
+  }
+  if (before != nullptr && before->site != kNoSite) {
+    append_link(session, frame.call, kLinkProducerOfInput, before->site, before->call, ordinal);
+  }
+}
+
 // Parameters and buffers the module owns itself, when bad: a bad parameter explains a bad output.
 void explain_own_tensors(const Tap& tap, const Frame& frame, PyObject* module, const char* attribute) {
   Session& session = *tap.session;
@@ -216,12 +242,17 @@ void explain_own_tensors(const Tap& tap, const Frame& frame, PyObject* module, c
   for (const at::Tensor& t : tensors) {
     Record rec{};
     rec.site = session.watched_site(t);
-    if (rec.site == kNoSite || !scanned(scan_tensor(t, rec)) || !(rec.flags & kFlagBad)) continue;
+    if (rec.site == kNoSite) continue;
+    if (session.is_late(t)) {
+      if (!session.bad_value(rec.site, rec)) continue;
+    } else {
+      if (!scanned(scan_tensor(t, rec)) || !(rec.flags & kFlagBad)) continue;
+      rec.device = -1;
+      rec.shape = session.shapes.id_of(t.sizes());
+    }
     rec.flags |= kFlagParam;
     rec.call = frame.call;
     rec.phase = kPhaseForward;
-    rec.device = -1;
-    rec.shape = session.shapes.id_of(t.sizes());
     session.append(rec);
   }
   Py_DECREF(table);
@@ -237,7 +268,7 @@ bool see_output(const Tap& tap, ThreadState& state, const Frame& frame, const at
   const bool inference = t.unsafeGetTensorImpl()->is_inference();  // no version counter: nothing tells two values apart
   SeenValue* seen = inference ? nullptr : state.values.find(t, &session);
   bool bad = false;
-  if (!made_here && seen != nullptr && seen->scanned && !seen->bad()) {
+  if (!made_here && seen != nullptr && seen->scanned && !seen->bad() && seen->late == 0) {
     // The same value a child (or the caller) handed over: scanned once.
   } else {
     Record rec{};
@@ -246,8 +277,9 @@ bool see_output(const Tap& tap, ThreadState& state, const Frame& frame, const at
     rec.output_index = static_cast<uint16_t>(ordinal);
     rec.phase = kPhaseForward;
     rec.flags = (top ? kFlagTop : 0) | (recompute ? kFlagRecompute : 0);
-    if (record_value(session, t, rec)) {
-      bad = (rec.flags & kFlagBad) != 0;
+    const bool again = !made_here && seen != nullptr && seen->scanned && seen->late != 0;
+    if (again ? session.record_again(t, seen->late, rec) : record_value(session, t, rec)) {
+      bad = (rec.flags & kFlagBad) != 0 || rec.seq != 0;
       const bool alias = !made_here && seen != nullptr && seen->scanned;  // keeps its first maker: that is who gets named
       if (!alias && !inference) {
         std::shared_ptr<GradTap> grad = seen != nullptr ? seen->tap : nullptr;

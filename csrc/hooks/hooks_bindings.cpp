@@ -48,7 +48,7 @@ py::dict counters(const Session& session) {
   if (calls > 0) unscanned["a call with a tensor of an unknown kind"] = calls;
   py::dict out;
   out["records"] = session.ring.appended();
-  out["dropped"] = session.ring.dropped();
+  out["dropped"] = session.ring.dropped() + session.device.dropped();
   out["scans"] = session.n_scans.load(std::memory_order_relaxed);
   out["bad"] = session.n_bad.load(std::memory_order_relaxed);
   out["batches"] = session.batch.load(std::memory_order_relaxed);
@@ -133,6 +133,9 @@ void bind_hooks(py::module_& m) {
   m.attr("ATTEND_FULL") = kAttendFull;
   m.def("set_inert", [](bool inert) { process_inert().store(inert); }, "Make every hook of this process return at once.");
   m.def("clear_thread_state", clear_thread_state, "Forget what the calling thread's hooks remember.");
+  m.def("load_device_library", load_device_library, py::arg("path"), py::arg("stand_in") = false,
+        "Kernels for other devices. RuntimeError with the reason if they cannot be had.");
+  m.def("set_stand_in_stream", [](uintptr_t stream) { set_stand_in_stream(reinterpret_cast<void*>(stream)); }, py::arg("stream"));
   m.def("set_op_rules", set_op_rules, py::arg("rules"), py::arg("legal"), "Rules by op name, and outputs that may be non-finite.");
   m.def("op_name", name_of, py::arg("id"));
   m.def("line_text", line_text, py::arg("id"), "path:line behind a line id");
@@ -176,6 +179,16 @@ void bind_hooks(py::module_& m) {
       .def_property("in_scale", [](const Session& s) { return s.in_scale.load(); }, [](Session& s, bool v) { s.in_scale.store(v); })
       .def_property("has_model", [](const Session& s) { return s.has_model.load(); }, [](Session& s, bool v) { s.has_model.store(v); })
       .def("drain", drain)
+      .def("open_device", [](Session& s, int index) { return s.device.open(index); }, py::arg("index"),
+           py::call_guard<py::gil_scoped_release>())
+      .def("poll_device", [](Session& s) { s.poll_device(); }, py::call_guard<py::gil_scoped_release>())
+      .def("flush_device", [](Session& s) {
+             s.device.flush();
+             s.poll_device();
+           }, py::call_guard<py::gil_scoped_release>())
+      .def_property_readonly("device_error", [](const Session& s) { return s.device.error(); })
+      .def_property_readonly("pending", [](const Session& s) { return s.device.pending(); })
+      .def_property_readonly("position", [](const Session& s) { return s.ring.appended(); })
       .def("shape", [](const Session& s, uint32_t id) { return py::tuple(py::cast(s.shapes.at(id))); }, py::arg("id"))
       .def("counters", counters)
       .def("current_site", [](const Session& s) { return current_module_site(s); })

@@ -119,7 +119,11 @@ void finish_call(const Tap& tap, ThreadState& state, Frame& frame, PyObject* con
   if (!bad) return;
   collect_tensors(args[1], tensors);
   if (args[2] != Py_None) collect_tensors(args[2], tensors);
-  for (size_t i = 0; i < tensors.size(); ++i) explain_input(tap, frame, tensors[i], static_cast<uint32_t>(i));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto ordinal = static_cast<uint32_t>(i);
+    if (session.is_late(tensors[i])) explain_late_input(tap, state, frame, tensors[i], ordinal);
+    else explain_input(tap, frame, tensors[i], ordinal);
+  }
   tensors.clear();
   explain_own_tensors(tap, frame, args[0], "_parameters");
   explain_own_tensors(tap, frame, args[0], "_buffers");
@@ -144,6 +148,7 @@ PyObject* leave(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
   if (session.watching() && args[3] != Py_None) finish_call(tap, state, frame, args, top, recompute);
   if (tap.options.extension) drop_extension(frame.call);  // it raised
   state.remove(&session, i - 1);
+  if (top) session.poll_device();
   long attend = 0;
   if (top && session.n_bad.load(std::memory_order_acquire) != session.n_bad_drained.load(std::memory_order_relaxed)) {
     attend |= kAttendBad;

@@ -1,5 +1,7 @@
 #include "hooks/session.h"
 
+#include <algorithm>
+
 namespace nanscan {
 
 uint32_t ShapeTable::id_of(at::IntArrayRef sizes) {
@@ -23,6 +25,16 @@ void Session::append(Record& rec) {
 }
 
 bool Session::record(const at::Tensor& t, Record& rec) {
+  if (is_late(t)) {
+    rec.device = static_cast<int8_t>(std::max<int>(0, t.unsafeGetTensorImpl()->device().index()));
+    rec.shape = shapes.id_of(t.sizes());
+    rec.step = step.load(std::memory_order_relaxed);
+    const ScanStatus status = device.launch(t, rec);
+    auto& counter = scanned(status) ? n_scans : unscanned[static_cast<size_t>(status)];
+    counter.fetch_add(1, std::memory_order_relaxed);
+    return scanned(status);
+  }
+  rec.seq = 0;
   const ScanStatus status = scan_tensor(t, rec);
   if (!scanned(status)) {
     unscanned[static_cast<size_t>(status)].fetch_add(1, std::memory_order_relaxed);
@@ -37,6 +49,66 @@ bool Session::record(const at::Tensor& t, Record& rec) {
   // After the append: who sees the count also finds the record.
   if (bad) n_bad.fetch_add(1, std::memory_order_release);
   return true;
+}
+
+bool Session::record_again(const at::Tensor& t, uint64_t late, Record& rec) {
+  rec.device = static_cast<int8_t>(std::max<int>(0, t.unsafeGetTensorImpl()->device().index()));
+  rec.shape = shapes.id_of(t.sizes());
+  rec.step = step.load(std::memory_order_relaxed);
+  if (!device.repeat(late, rec)) return record(t, rec);
+  if (rec.flags & kFlagBad) n_bad.fetch_add(1, std::memory_order_release);  // its numbers were there already
+  return true;
+}
+
+void Session::poll_device() {
+  if (!device.any()) return;
+  device.poll([this](const Record& rec) {
+    if (rec.flags & kFlagBad) n_bad.fetch_add(1, std::memory_order_release);
+    if (!(rec.flags & kFlagBad) && n_bad_values_.load(std::memory_order_relaxed) == 0) return;
+    std::lock_guard<std::mutex> lock(watched_mutex_);
+    if (rec.flags & (kFlagInput | kFlagParam)) return;
+    if (std::none_of(watched_.begin(), watched_.end(), [&](const Watched& w) { return w.site == rec.site; })) return;
+    if (rec.flags & kFlagBad) bad_values_[rec.site] = rec;
+    else bad_values_.erase(rec.site);
+    n_bad_values_.store(bad_values_.size(), std::memory_order_relaxed);
+  });
+}
+
+bool Session::bad_value(uint32_t site, Record& rec) const {
+  if (n_bad_values_.load(std::memory_order_relaxed) == 0) return false;
+  std::lock_guard<std::mutex> lock(watched_mutex_);
+  const auto found = bad_values_.find(site);
+  if (found == bad_values_.end()) return false;
+  copy_numbers(found->second, rec);
+  rec.shape = found->second.shape;
+  rec.device = found->second.device;
+  return true;
+}
+
+// Tensors of a device in one or two launches; the others one by one.
+void Session::record_all(const std::vector<at::Tensor>& tensors, std::vector<Record>& records) {
+  std::vector<at::Tensor> late;
+  std::vector<Record> headers;
+  std::vector<ScanStatus> statuses;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!is_late(tensors[i])) {
+      record(tensors[i], records[i]);
+      continue;
+    }
+    Record& rec = records[i];
+    rec.device = static_cast<int8_t>(std::max<int>(0, tensors[i].unsafeGetTensorImpl()->device().index()));
+    rec.shape = shapes.id_of(tensors[i].sizes());
+    rec.step = step.load(std::memory_order_relaxed);
+    late.push_back(tensors[i]);
+    headers.push_back(rec);
+  }
+  if (late.empty()) return;
+  statuses.resize(late.size(), ScanStatus::kDevice);
+  device.launch_many(late, headers, statuses);
+  for (const ScanStatus status : statuses) {
+    auto& counter = scanned(status) ? n_scans : unscanned[static_cast<size_t>(status)];
+    counter.fetch_add(1, std::memory_order_relaxed);
+  }
 }
 
 uint64_t Session::traced_call_id(uint32_t site) {
@@ -92,12 +164,8 @@ uint32_t Session::watched_storage(const at::Tensor& t) const {
 
 void Session::scan_grads(Phase phase) {
   if (!watching()) return;
-  struct Pending {
-    at::Tensor grad;
-    uint32_t site;
-    Phase phase;
-  };
-  std::vector<Pending> pending;
+  std::vector<at::Tensor> tensors;
+  std::vector<Record> records;
   {
     std::lock_guard<std::mutex> lock(watched_mutex_);
     for (auto& w : watched_) {
@@ -112,36 +180,36 @@ void Session::scan_grads(Phase phase) {
       if (seen && w.grad_version == version) continue;
       w.grad = WeakImpl(grad.getIntrusivePtr());
       w.grad_version = version;
-      pending.push_back({grad, w.site + 1, seen ? phase : kPhaseBackward});
+      Record rec{};
+      rec.site = w.site + 1;
+      rec.phase = seen ? phase : kPhaseBackward;
+      tensors.push_back(grad);
+      records.push_back(rec);
     }
   }
   // Scanned, and let go of, without the lock: dropping a last reference may need the GIL, which a thread that waits for
   // the lock may hold.
-  for (const auto& p : pending) {
-    Record rec{};
-    rec.site = p.site;
-    rec.phase = p.phase;
-    record(p.grad, rec);
-  }
+  record_all(tensors, records);
 }
 
 void Session::scan_values(Phase phase) {
   if (!watching()) return;
-  std::vector<std::pair<at::Tensor, uint32_t>> pending;
+  std::vector<at::Tensor> tensors;
+  std::vector<Record> records;
   {
     std::lock_guard<std::mutex> lock(watched_mutex_);
-    pending.reserve(watched_.size());
+    tensors.reserve(watched_.size());
     for (auto& w : watched_) {
       auto strong = w.tensor.lock();
-      if (strong) pending.emplace_back(at::Tensor(std::move(strong)), w.site);
+      if (!strong) continue;
+      Record rec{};
+      rec.site = w.site;
+      rec.phase = phase;
+      tensors.emplace_back(std::move(strong));
+      records.push_back(rec);
     }
   }
-  for (const auto& [tensor, site] : pending) {
-    Record rec{};
-    rec.site = site;
-    rec.phase = phase;
-    record(tensor, rec);
-  }
+  record_all(tensors, records);
 }
 
 }  // namespace nanscan

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "buffer/ring.h"
+#include "hooks/device_path.h"
 #include "hooks/storages.h"
 #include "record/record.h"
 #include "scan/scan.h"
@@ -62,10 +63,11 @@ struct TracedChild {
 
 class Session : public std::enable_shared_from_this<Session> {
  public:
-  explicit Session(size_t capacity) : number(next_number()), ring(capacity) {}
+  explicit Session(size_t capacity) : number(next_number()), ring(capacity), device(ring, capacity) {}
 
   const uint64_t number;  // what caches compare: a later session may get this one's address
   Ring ring;
+  DevicePath device;
   Storages storages;  // op level only
   ShapeTable shapes;
   std::atomic<uint64_t> step{0};
@@ -96,8 +98,17 @@ class Session : public std::enable_shared_from_this<Session> {
   bool is_bad_call(uint64_t call) const { return bad_calls_[call % bad_calls_.size()].load(std::memory_order_relaxed) == call; }
   std::atomic<int> loss_of{-1};  // graph task whose first node was looked at
 
-  // Scan `t` and append the record. Returns false when it could not be scanned (counted by reason).
+  // Scan `t` and append the record. Returns false when it could not be scanned (counted by reason). On a device the
+  // numbers come later: rec.seq is then the record's place in the ring, and 0 otherwise.
   bool record(const at::Tensor& t, Record& rec);
+  // The same for a value whose record has, or had, the place `late`: nothing is read again.
+  bool record_again(const at::Tensor& t, uint64_t late, Record& rec);
+  // Do the numbers of this tensor come later?
+  bool is_late(const at::Tensor& t) const { return device.any() && t.defined() && on_device(t); }
+  // Takes over what devices have finished. Never blocks.
+  void poll_device();
+  // A parameter or buffer on a device that was bad when its scan came back last; false if it was not.
+  bool bad_value(uint32_t site, Record& rec) const;
   // Append without scanning (links, markers). Stamps the step.
   void append(Record& rec);
 
@@ -120,6 +131,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void scan_values(Phase phase);
 
  private:
+  void record_all(const std::vector<at::Tensor>& tensors, std::vector<Record>& records);
+
   static uint64_t next_number() {
     static std::atomic<uint64_t> last{0};
     return last.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -129,6 +142,8 @@ class Session : public std::enable_shared_from_this<Session> {
   mutable std::mutex watched_mutex_;
   std::vector<Watched> watched_;
   std::unordered_map<const void*, uint32_t> site_of_, storage_site_;
+  std::unordered_map<uint32_t, Record> bad_values_;  // by site; device tensors only
+  std::atomic<size_t> n_bad_values_{0};              // its size
   std::mutex traced_mutex_;
   std::unordered_map<uint32_t, std::pair<uint64_t, uint64_t>> traced_;  // site -> (batch, call)
   std::unordered_map<uint32_t, std::pair<uint64_t, TracedChild>> traced_children_;  // parent's site -> (batch, child)

@@ -16,6 +16,7 @@ struct SeenInput {
   uint64_t call = 0;
   bool known = false;    // some other call, or the data, handed it over
   bool counted = false;  // the counts below are its state before the call
+  uint64_t late = 0;     // on a device: where they will be, see SeenValue
   bool changed = false;  // an extension's: went bad between its last sighting and this call, with no write seen
   bool written = false;  // an extension's: by this call
   uint64_t n_nan = 0, n_posinf = 0, n_neginf = 0;

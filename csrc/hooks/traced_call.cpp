@@ -90,7 +90,7 @@ bool traced_call(Session& session, uint32_t site, uint32_t parent_site, bool roo
     return bad;
   }
   const uint64_t call = session.traced_call_id(site);
-  bool bad = false;
+  bool bad = false, late = false;
   for (size_t i = 0; i < outputs.size(); ++i) {
     Record rec{};
     rec.site = site;
@@ -98,9 +98,12 @@ bool traced_call(Session& session, uint32_t site, uint32_t parent_site, bool roo
     rec.output_index = static_cast<uint16_t>(i);
     rec.phase = kPhaseForward;
     rec.flags = root ? kFlagTop : 0;
-    if (session.record(outputs[i], rec)) bad |= (rec.flags & kFlagBad) != 0;
+    if (!session.record(outputs[i], rec)) continue;
+    bad |= (rec.flags & kFlagBad) != 0;
+    late |= rec.seq != 0;
   }
-  if (!bad) return false;
+  if (root) session.poll_device();
+  if (!bad && !late) return false;
   for (size_t i = 0; i < inputs.size(); ++i) {
     Record rec{};
     rec.site = site + kInputSite;
@@ -119,7 +122,7 @@ bool traced_call(Session& session, uint32_t site, uint32_t parent_site, bool roo
   link.n = kLinkParent;
   link.n_nan = parent_site == kNoSite ? 0 : session.traced_call_id(parent_site);
   session.append(link);
-  return true;
+  return bad;
 }
 
 void traced_parameter(Session& session, const at::Tensor& t, uint32_t site, uint32_t module_site) {

@@ -21,6 +21,7 @@ struct SeenValue {
   uint32_t site = kNoSite;  // where it was seen last (an OUTPUT or INPUT site)
   uint64_t call = 0;
   bool scanned = false;  // false: only its gradient is tapped so far
+  uint64_t late = 0;     // on a device: place in the ring of the record with its counts, which are not known here
   uint64_t n_nan = 0, n_posinf = 0, n_neginf = 0;
   std::shared_ptr<GradTap> tap;  // holds no tensor
 
@@ -50,6 +51,7 @@ class SeenValues {
     slot.site = kNoSite;
     slot.call = 0;
     slot.scanned = false;
+    slot.late = 0;
     slot.n_nan = slot.n_posinf = slot.n_neginf = 0;
     slot.tap.reset();
     return slot;

@@ -42,6 +42,7 @@ enum Flag : uint16_t {
   kFlagChanged = 128,   // input seen clean earlier at the same version, bad now: written behind the dispatcher's back
   kFlagKnown = 256,     // the input's state had been seen before, as some module's output or a root input
   kFlagCall = 512,      // the slot holds a CallRecord (record/call_record.h), not statistics
+  kFlagReplay = 1024,   // from a captured launch: step is that of the capture plus the number of replays before this one
 };
 
 // What a kFlagLink record says; the code stands in n.

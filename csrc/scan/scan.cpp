@@ -136,22 +136,29 @@ ScanStatus status_of_unknown(ScalarType type) {
              : ScanStatus::kDType;
 }
 
-ScanStatus scan_checked(const at::Tensor& tensor, Record& out) {
+// Everything but where it lies: kOk if it has elements that a kernel knows how to read.
+ScanStatus check(const at::Tensor& tensor, DType& dtype) {
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   if (!tensor.defined()) return ScanStatus::kUndefined;
-  const DType dtype = dtype_of(impl->dtype().toScalarType());
+  dtype = dtype_of(impl->dtype().toScalarType());
   if (dtype == DType::kUnknown) return status_of_unknown(impl->dtype().toScalarType());
   const DispatchKeySet keys = impl->key_set();
   if (keys.has_any(kWrapped)) return status_of_wrapped(keys);
-  if (!impl->device().is_cpu()) return impl->device().is_meta() ? ScanStatus::kMeta : ScanStatus::kDevice;
+  if (impl->device().is_meta()) return ScanStatus::kMeta;
   if (impl->layout() != c10::Layout::Strided) return ScanStatus::kSparse;
+  if (impl->numel() == 0) return ScanStatus::kEmpty;
+  return impl->has_storage() ? ScanStatus::kOk : ScanStatus::kNoStorage;
+}
 
+ScanStatus scan_checked(const at::Tensor& tensor, Record& out) {
+  DType dtype;
+  const ScanStatus status = check(tensor, dtype);
+  if (status == ScanStatus::kEmpty) store(Moments{}, dtype, out);
+  if (status != ScanStatus::kOk) return status;
+  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  if (!impl->device().is_cpu()) return ScanStatus::kDevice;
+  const DispatchKeySet keys = impl->key_set();
   const int64_t n = impl->numel();
-  if (n == 0) {
-    store(Moments{}, dtype, out);
-    return ScanStatus::kEmpty;
-  }
-  if (!impl->has_storage()) return ScanStatus::kNoStorage;
   const c10::StorageImpl* storage = impl->unsafe_storage().unsafeGetStorageImpl();
   const int64_t element_bytes = size_bytes(dtype);
   // A storage may have been emptied under its tensor (resize_(0), as FSDP does): check before reading.
@@ -178,6 +185,31 @@ ScanStatus scan_checked(const at::Tensor& tensor, Record& out) {
   return ScanStatus::kOk;
 }
 
+ScanStatus describe_checked(const at::Tensor& tensor, nanscan_tensor& out) {
+  DType dtype;
+  const ScanStatus status = check(tensor, dtype);
+  if (scanned(status)) out.dtype = static_cast<int32_t>(dtype);
+  if (status != ScanStatus::kOk) return status;
+  const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  const c10::StorageImpl* storage = impl->unsafe_storage().unsafeGetStorageImpl();
+  const int64_t element_bytes = size_bytes(dtype);
+  const char* data = static_cast<const char*>(storage->data_ptr().get());
+  if (data == nullptr || impl->dim() > NANSCAN_MAX_DIMS) return ScanStatus::kNoStorage;
+  int64_t last = impl->storage_offset();  // element
+  for (int64_t i = 0; i < impl->dim(); ++i) {
+    out.sizes[i] = impl->size(i);
+    out.strides[i] = impl->stride(i);
+    last += (out.sizes[i] - 1) * out.strides[i];
+  }
+  if ((last + 1) * element_bytes > static_cast<int64_t>(storage->nbytes())) return ScanStatus::kNoStorage;
+  const DispatchKeySet keys = impl->key_set();
+  out.data = data + impl->storage_offset() * element_bytes;
+  out.numel = impl->numel();
+  out.n_dims = static_cast<int32_t>(impl->dim());
+  out.flags = (keys.has(DispatchKey::Conjugate) ? NANSCAN_TENSOR_CONJ : 0) | (keys.has(DispatchKey::Negative) ? NANSCAN_TENSOR_NEG : 0);
+  return ScanStatus::kOk;
+}
+
 }  // namespace
 
 const char* reason(ScanStatus status) {
@@ -199,6 +231,14 @@ const char* reason(ScanStatus status) {
     case ScanStatus::kDType: return "floating dtype without a kernel: scan its float() copy";
   }
   return "unknown status";
+}
+
+ScanStatus describe_tensor(const at::Tensor& tensor, nanscan_tensor& out) noexcept {
+  try {
+    return describe_checked(tensor, out);
+  } catch (...) {
+    return ScanStatus::kNoStorage;
+  }
 }
 
 ScanStatus scan_tensor(const at::Tensor& tensor, Record& out) noexcept {

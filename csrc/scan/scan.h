@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "record/record.h"
+#include "scan/scan_cuda.h"
 
 namespace nanscan {
 
@@ -34,5 +35,8 @@ const char* reason(ScanStatus status);
 // Nothing is written unless the status is kOk or kEmpty. Reads through any strides, conj and neg bits without a copy of
 // the tensor, and allocates nothing. Neither takes nor needs the GIL.
 ScanStatus scan_tensor(const at::Tensor& tensor, Record& out) noexcept;
+
+// The same tensor for the kernels of another device: where it lies and how. Nothing is read. kEmpty: there is nothing to.
+ScanStatus describe_tensor(const at::Tensor& tensor, nanscan_tensor& out) noexcept;
 
 }  // namespace nanscan

@@ -46,7 +46,7 @@ _PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 
 def scan_record(tensor: torch.Tensor) -> np.ndarray:
     """Statistics of one tensor: [1] of RECORD_DTYPE. Raises UnscannableTensor with the reason."""
-    _check(tensor)
+    check_scannable(tensor)
     record = new_record()
     record["dtype"] = DType.from_torch_name(str(tensor.dtype))
     record["n"] = tensor.numel()
@@ -75,7 +75,7 @@ def scan_record(tensor: torch.Tensor) -> np.ndarray:
     return record
 
 
-def _check(tensor: object) -> None:
+def check_scannable(tensor: object) -> None:
     """Raise UnscannableTensor unless the tensor is of a kind that torch lets us read."""
     if not isinstance(tensor, torch.Tensor):
         raise UnscannableTensor(f"tensor: expected a torch.Tensor, found {type(tensor).__name__}")

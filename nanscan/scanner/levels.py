@@ -108,12 +108,12 @@ class Levels:
         self._level = level
         self.origin.take_over(before.bad_values, any(origin.told_any for origin in self._origins.values()))
 
-    def saw(self, events: list[Event]) -> None:
-        """Events of the running step that were told."""
+    def saw(self, events: list[Event], origin: Origin) -> None:
+        """Events that `origin` has told; on a device they may be of a step before the running one."""
         errors = [event for event in events if event.severity == "error" and event.nonfinite]
         if not errors or not self._possible or self.verdict is not None:
             return
-        if self._level == "op":
+        if origin is self._origins.get("op"):
             if self._first_step is not None:
                 self.verdict = errors[0]
                 self._steps_left = 0

@@ -11,6 +11,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
 
+from nanscan import backends
+from nanscan.backends import device as devices
 from nanscan.errors import NanscanError, NanscanWarning
 from nanscan.hooks import extension, optimizer_hook, scaler_hook
 from nanscan.hooks.dynamo import run_uncompiled
@@ -99,6 +101,7 @@ class WatchedModels:
                     f"enable(model={type(model).__name__}): {what} is already watched by an open scanner; "
                     "close() that one first, or pass a model that shares no module with it"
                 )
+        self._open_devices(root)
         self.hooks.append(
             ModelHooks(
                 root,
@@ -121,6 +124,18 @@ class WatchedModels:
         if root is not model:
             self.hooks[-1].hook_compiled(model)
         scanner._owns.clear()
+
+    def _open_devices(self, root: nn.Module) -> None:
+        """Take the memory of every device the model is on: later, inside a stream capture, that could not be done."""
+        core = self._scanner._core
+        tensors = [*root.parameters(), *root.buffers()]
+        for index in sorted(devices.indices(tensors)):
+            why = devices.load(backends.get().core)
+            if why == "" and not core.open_device(index):
+                why = core.device_error
+            note = f"tensors on cuda:{index} are counted, not read: {why}"
+            if why and note not in self.notes:
+                self.notes.append(note)
 
     def collect_lazy(self) -> None:
         """Parameters that a lazy module has made by now."""

@@ -25,12 +25,13 @@ from nanscan.record import Flag, Phase
 from nanscan.scanner.clock import StepClock
 from nanscan.scanner.guard import UserCallbackError, guarded
 from nanscan.scanner.health import HealthWatch
-from nanscan.scanner.levels import Levels
+from nanscan.scanner.levels import Levels, Origin
 from nanscan.scanner.models import WatchedModels
 from nanscan.scanner.reaction import Reaction
 from nanscan.scanner.receiver import HookReceiver
 from nanscan.scanner.store import EventStore
 from nanscan.scanner.summary import coverage_of, report_of, stats_of
+from nanscan.scanner.timeline import Mark, Timeline
 from nanscan.sites import SiteTable
 
 log = logging.getLogger("nanscan")
@@ -72,6 +73,7 @@ class Scanner(HookReceiver):
         self._health = HealthWatch(self.sites, settings.rank, growth)
         self._store = EventStore(options.max_events)
         self._reaction = Reaction(self._guard_callback(options.on_anomaly), self._describe)
+        self._timeline = Timeline()
         self._unfed: list[np.ndarray] = []  # flagged records of a step in which nothing is bad so far
         self._fed = False  # something was, in this step
         self._scaled = False  # a GradScaler scaled a loss in this step
@@ -107,6 +109,7 @@ class Scanner(HookReceiver):
             raise
         self._log = self._open_log()  # last: a scanner that is refused leaves no file
         core.scan_values(int(Phase.DATA))  # parameters that are bad before anything ran
+        core.flush_device()  # nothing runs yet: a wait costs nobody anything, and every later look knows them
 
     # ---- what a user reads
 
@@ -156,6 +159,7 @@ class Scanner(HookReceiver):
         """Look at everything there is so far, gradients that no hook has seen included."""
         if not self._closed:
             self._scan_grads_now()
+            self._core.flush_device()
             self.poll()
 
     def step(self) -> None:
@@ -187,9 +191,17 @@ class Scanner(HookReceiver):
         self._process("optimizer" if self._clock.update_done else "backward")
 
     def _process(self, point: str) -> None:
-        """Drain, and let the origin analysis tell what can be told at this point."""
-        self._n_bad_seen = self._core.n_bad
-        records = drain(self._core)
+        """A point of the step is reached: drain, and let the origin analysis tell what can be told by now."""
+        core, step = self._core, self._clock.step
+        core.poll_device()
+        self._n_bad_seen = core.n_bad
+        self._timeline.mark(Mark(core.position, point, step, self._scaled, self._skipped, self._levels.origin))
+        for records, mark in self._timeline.cut(drain(core)):
+            self._reach(records, mark)
+
+    def _reach(self, records: np.ndarray, mark: Mark) -> None:
+        """All that was recorded before `mark` is here."""
+        origin = mark.origin
         if len(records):
             self._health.add(records)
             flagged = records[(records["flags"] & _FLAGGED) != 0]
@@ -198,15 +210,20 @@ class Scanner(HookReceiver):
                 if len(self._unfed) > MAX_UNFED:  # a step that never ends; the latest forwards are those that count
                     del self._unfed[: MAX_UNFED // 2]
             if self._fed or (flagged["flags"] & int(Flag.BAD | Flag.CALL)).any():
-                self._feed()
-        if point == "boundary" and self._unfed and self._levels.origin.wants_healthy_steps:
-            self._feed()
-        if self._fed or point in ("optimizer", "boundary"):
-            self._emit(self._levels.origin.decide(point, scaler=self._scaled, skipped=self._skipped))
+                self._feed(origin)
+        boundary = mark.point == "boundary"
+        if boundary and self._unfed and origin.wants_healthy_steps:
+            self._feed(origin)
+        if self._fed or mark.point in ("optimizer", "boundary"):
+            self._emit(origin.decide(mark.point, scaler=mark.scaler, skipped=mark.skipped), origin)
+        if boundary:
+            self._emit(self._health.end_step(mark.step), origin)
+            self._unfed.clear()
+            self._fed = False
 
-    def _feed(self) -> None:
+    def _feed(self, origin: Origin) -> None:
         for records in self._unfed:
-            self._levels.origin.feed(records)
+            origin.feed(records)
         self._unfed.clear()
         self._fed = True
 
@@ -217,9 +234,7 @@ class Scanner(HookReceiver):
     def _close_step(self, forward_begins: bool) -> None:
         self._core.scan_grads(int(Phase.BACKWARD))
         self._process("boundary")
-        self._emit(self._health.end_step(self._clock.step))
-        self._unfed.clear()
-        self._fed = self._scaled = self._skipped = False
+        self._scaled = self._skipped = False
         self._forget_update()
         step = self._clock.end(forward_begins)
         self._core.end_step(step)
@@ -235,7 +250,7 @@ class Scanner(HookReceiver):
         except Exception as err:
             raise UserCallbackError(err) from err
 
-    def _emit(self, events: list[Event]) -> None:
+    def _emit(self, events: list[Event], origin: Origin) -> None:
         """Keep and log all of them first: what the user's callable or warning filter raises must lose none."""
         kept = []
         for event in events:
@@ -245,7 +260,7 @@ class Scanner(HookReceiver):
             if self._log is not None:
                 self._log.event(event)
             kept.append(event)
-        self._levels.saw(kept)
+        self._levels.saw(kept, origin)
         for event in kept:
             self._reaction.take(event)
 
@@ -309,8 +324,8 @@ class Scanner(HookReceiver):
     def _quietly_close_step(self) -> None:
         """The last step's verdict, without raising for it: a program that ends has nothing left to stop."""
         self._core.scan_grads(int(Phase.BACKWARD))
+        self._core.flush_device()
         self._process("boundary")
-        self._emit(self._health.end_step(self._clock.step))
 
     def abandon(self) -> None:
         """In a forked child: everything off, without a lock or a word, since the parent may have been amid anything."""

@@ -49,5 +49,21 @@ int main() {
     for (uint64_t i = 0; i < 3; ++i) CHECK(out[i].n == 3 * lap + i && out[i].seq == 6 + 3 * lap + i);
   }
   CHECK(ring.dropped() == 2 && ring.appended() == 3005 && ring.size() == 0);
+
+  // A reserved slot keeps its place, and what comes later waits behind it.
+  const uint64_t first = ring.reserve();
+  record.n = 20;
+  CHECK(first == 3006 && ring.append(record));
+  const uint64_t third = ring.reserve();
+  CHECK(ring.drain(out.data(), 10) == 0 && ring.size() == 3);
+  record.n = 30;
+  ring.publish(third, record);
+  CHECK(ring.drain(out.data(), 10) == 0);
+  record.n = 10;
+  ring.publish(first, record);
+  CHECK(ring.drain(out.data(), 10) == 3);
+  CHECK(out[0].n == 10 && out[1].n == 20 && out[2].n == 30 && out[2].seq == 3008);
+  for (int i = 0; i < 4; ++i) CHECK(ring.reserve() != 0);
+  CHECK(ring.reserve() == 0 && ring.dropped() == 3);
   return 0;
 }

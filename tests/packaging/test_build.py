@@ -96,3 +96,68 @@ def test_missing_headers_are_named(tmp_path: Path) -> None:
     fake = SimpleNamespace(__file__=str(tmp_path / "torch" / "__init__.py"), __version__="9")
     with pytest.raises(_build.BuildError, match="no torch headers in"):
         _build.recipe(fake, ENV)
+
+
+# Says which version it is, and writes its arguments where the library should be.
+FAKE_NVCC = """#!/bin/sh
+for last; do :; done
+case "$1" in --version) echo "$FAKE_VERSION"; exit 0 ;; esac
+grep -n nowhere "$FAKE_SOURCE" && { echo 'device_ring.cu(3): error: identifier "nowhere" is undefined'; exit 2; }
+echo "$@" > "$last"
+"""
+
+
+@pytest.fixture
+def fake_nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, dict[str, str]]:
+    """A csrc with a CUDA source, and an environment with a compiler for it."""
+    csrc, tool = tmp_path / "csrc", tmp_path / "cuda" / "bin" / "nvcc"
+    source = csrc / _build.CUDA_SOURCE
+    source.parent.mkdir(parents=True)
+    source.write_text("int x;\n")
+    tool.parent.mkdir(parents=True)
+    tool.write_text(FAKE_NVCC)
+    tool.chmod(0o755)
+    monkeypatch.setenv("FAKE_VERSION", "1")
+    monkeypatch.setenv("FAKE_SOURCE", str(source))
+    return csrc, {"PATH": "/usr/bin:/bin", "CUDA_HOME": str(tmp_path / "cuda")}
+
+
+def test_the_cuda_library_is_built_for_every_architecture(fake_nvcc, tmp_path: Path) -> None:
+    csrc, env = fake_nvcc
+    said = _build.compile_cuda(csrc, tmp_path / "out", env).read_text()
+    for word in ("sm_80", "sm_90", "sm_100", "code=compute_100", "-cudart static", "-Werror,-warn-spills"):
+        assert word in said
+
+
+def test_the_cuda_library_is_built_again_when_something_changed(fake_nvcc, tmp_path: Path, monkeypatch) -> None:
+    csrc, env = fake_nvcc
+
+    def built() -> int:
+        return _build.compile_cuda(csrc, tmp_path / "out", env).stat().st_mtime_ns
+
+    first = built()
+    assert built() == first
+    (csrc / "record").mkdir()
+    (csrc / "record" / "record.h").write_text("int y;\n")
+    second = built()
+    assert second != first
+    (csrc / "hooks").mkdir()
+    (csrc / "hooks" / "hook.h").write_text("int z;\n")  # no part of it
+    assert built() == second
+    monkeypatch.setenv("FAKE_VERSION", "2")
+    assert built() != second
+
+
+def test_an_nvcc_error_is_told_in_its_own_line(fake_nvcc, tmp_path: Path) -> None:
+    csrc, env = fake_nvcc
+    (csrc / _build.CUDA_SOURCE).write_text("int x = nowhere;\n")
+    with pytest.raises(_build.BuildError, match=r'device_ring\.cu\(3\): error: identifier "nowhere"'):
+        _build.compile_cuda(csrc, tmp_path / "out", env)
+    assert not (tmp_path / "out" / _build.CUDA_LIBRARY).exists()
+
+
+def test_a_missing_nvcc_is_named() -> None:
+    with pytest.raises(_build.BuildError, match="no nvcc \\(looked on PATH and under CUDA_HOME"):
+        _build.find_nvcc({"PATH": "/nowhere"})
+    with pytest.raises(_build.BuildError, match="NVCC='/no/such/nvcc' is not there"):
+        _build.find_nvcc({"NVCC": "/no/such/nvcc", "PATH": "/usr/bin"})

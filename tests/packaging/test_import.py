@@ -56,7 +56,23 @@ def test_triton_kernels_is_nobodys_name(root: Path) -> None:
     assert spec is None or root not in Path(spec.origin or "/").parents
 
 
-@pytest.mark.parametrize("name", ["csrc", "tests", "benchmarks", "examples", "setup"])
+def test_triton_kernels_refuses_the_bare_name(run_python, root: Path) -> None:
+    done = run_python(f"import sys; sys.path.insert(0, {str(root)!r}); import triton_kernels")
+    assert done.returncode != 0
+    assert "this folder is nanscan.triton_kernels and was about to be loaded as 'triton_kernels'" in done.stderr
+    assert "run the pytest script, not `python -m pytest`" in done.stderr
+
+
+def test_triton_kernels_loads_no_triton(run_python) -> None:
+    done = run_python(
+        "import sys, importlib.util, nanscan.triton_kernels\n"
+        "assert 'triton' not in sys.modules and 'triton_kernels' not in sys.modules\n"
+        "assert importlib.util.find_spec('nanscan.triton_kernels.launch') is not None"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["csrc", "tests", "benchmarks", "examples", "setup", "triton_kernels"])
 def test_no_other_top_level_name_is_taken(run_python, name: str) -> None:
     done = run_python(
         "import importlib.util, sys; sys.path.remove('')\n"

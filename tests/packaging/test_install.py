@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 PROJECT = ("nanscan", "csrc", "examples", "triton_kernels", "setup.py", "pyproject.toml", "README.md", "LICENSE")
+CODE = (".h", ".cpp", ".cu", ".cuh")
 BUILD = "from setuptools import build_meta; build_meta.build_{kind}({to!r})"
 
 
@@ -36,7 +37,7 @@ def run(*argv: object, cwd: Path, **env: str) -> subprocess.CompletedProcess[str
 
 
 def csrc_files(root: Path) -> set[str]:
-    return {p.relative_to(root / "csrc").as_posix() for p in (root / "csrc").rglob("*") if p.suffix in (".h", ".cpp")}
+    return {p.relative_to(root / "csrc").as_posix() for p in (root / "csrc").rglob("*") if p.suffix in CODE}
 
 
 def test_a_wheel_without_the_core_is_pure_and_carries_the_sources(project: Path, tmp_path: Path) -> None:
@@ -93,7 +94,7 @@ def test_a_required_core_fails_the_build(project: Path, tmp_path: Path, env: dic
 
 def test_a_core_that_does_not_build_is_left_out_with_a_line(project: Path, tmp_path: Path) -> None:
     code = BUILD.format(kind="wheel", to=str(tmp_path))
-    done = run(sys.executable, "-c", code, cwd=project, CXX="/no/such/c++")
+    done = run(sys.executable, "-c", code, cwd=project, NANSCAN_BUILD="cpu", CXX="/no/such/c++")
     assert done.returncode == 0, done.stderr
     line = "nanscan: the core did not build (CXX='/no/such/c++' is not there or not executable); compiled at first use"
     assert line in done.stderr
@@ -101,11 +102,43 @@ def test_a_core_that_does_not_build_is_left_out_with_a_line(project: Path, tmp_p
     assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
 
 
-def test_cuda_is_refused_by_name(project: Path, tmp_path: Path) -> None:
+def test_cuda_without_its_compiler_fails_the_build(project: Path, tmp_path: Path) -> None:
     code = BUILD.format(kind="wheel", to=str(tmp_path))
-    done = run(sys.executable, "-c", code, cwd=project, NANSCAN_BUILD="cuda")
+    done = run(sys.executable, "-c", code, cwd=project, NANSCAN_BUILD="cuda", NVCC="/no/such/nvcc")
     assert done.returncode != 0
-    assert "NANSCAN_BUILD='cuda' has not landed yet; use NANSCAN_BUILD=auto or NANSCAN_BUILD=cpu" in done.stderr
+    assert "NANSCAN_BUILD=cuda, but the CUDA library did not build: NVCC='/no/such/nvcc' is not there" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_missing_cuda_compiler_is_said_once(project: Path, tmp_path: Path) -> None:
+    code = BUILD.format(kind="wheel", to=str(tmp_path))
+    done = run(sys.executable, "-c", code, cwd=project, NVCC="/no/such/nvcc", CXX="/no/such/c++")
+    assert done.returncode == 0, done.stderr
+    line = "nanscan: the CUDA library did not build (NVCC='/no/such/nvcc' is not there or not executable); CUDA tensors"
+    assert done.stderr.count(line) == 1
+
+
+# A compiler that takes no time: it writes its arguments where the library should be, and counts its calls.
+FAKE_NVCC = """#!/bin/sh
+for last; do :; done
+case "$1" in --version) echo fake nvcc 1; exit 0 ;; esac
+echo call >> "$NVCC_CALLS"
+echo "$@" > "$last"
+"""
+
+
+def test_the_cuda_library_is_built_once_and_carried(project: Path, tmp_path: Path) -> None:
+    fake, calls = tmp_path / "nvcc", tmp_path / "calls"
+    fake.write_text(FAKE_NVCC)
+    fake.chmod(0o755)
+    code = BUILD.format(kind="wheel", to=str(tmp_path))
+    for _ in range(2):
+        done = run(sys.executable, "-c", code, cwd=project, NVCC=str(fake), NVCC_CALLS=str(calls), CXX="/no/such/c++")
+        assert done.returncode == 0, done.stderr
+    assert calls.read_text() == "call\n"  # nothing had changed the second time
+    (wheel,) = tmp_path.glob("*.whl")
+    (name,) = (name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so"))
+    assert name == "nanscan/libnanscan_cuda.so"
 
 
 @pytest.mark.slow
@@ -114,7 +147,7 @@ def test_isolated_install_without_torch_then_the_core_at_first_use(project: Path
     venv = tmp_path / "venv"
     assert run(sys.executable, "-m", "venv", venv, cwd=tmp_path).returncode == 0
     # WHEN nanscan is installed there as a user would, in pip's isolated build
-    done = run(venv / "bin" / "pip", "install", "--no-deps", "-v", project, cwd=tmp_path)
+    done = run(venv / "bin" / "pip", "install", "--no-deps", "-v", project, cwd=tmp_path, NANSCAN_BUILD="cpu")
     # THEN it succeeds, and says what happens next
     assert done.returncode == 0, done.stderr + done.stdout
     assert "the core is not built now (torch is not importable in the build environment)" in done.stdout + done.stderr
