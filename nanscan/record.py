@@ -134,6 +134,8 @@ class Flag(IntFlag):
     KNOWN = 256
     CALL = 512
     REPLAY = 1024
+    LATE = 2048
+    OP = 4096
 
 
 class LinkCode(IntEnum):

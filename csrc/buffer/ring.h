@@ -89,6 +89,7 @@ class Ring {
     return static_cast<size_t>(tail_.load(std::memory_order_acquire) - head);
   }
   uint64_t dropped() const noexcept { return dropped_.load(std::memory_order_relaxed); }
+  uint64_t drained() const noexcept { return head_.load(std::memory_order_acquire); }
   uint64_t appended() const noexcept { return tail_.load(std::memory_order_acquire); }
 
  private:

@@ -66,6 +66,7 @@ bool DevicePath::open(int device) {
     inbox_.resize(1024);
     stamps_.resize(1024);
   }
+  open_[device].store(true, std::memory_order_release);
   any_.store(true, std::memory_order_release);
   return true;
 }

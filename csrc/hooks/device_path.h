@@ -49,6 +49,7 @@ class DevicePath {
   // Waits for the devices first. For people, not for hooks.
   void flush();
 
+  bool is_open(int device) const { return device >= 0 && device < kMaxDevices && open_[device].load(std::memory_order_acquire); }
   bool any() const { return any_.load(std::memory_order_relaxed); }
   size_t pending() const;
   // Why a device could not be opened, or was lost; "" if neither.
@@ -72,6 +73,7 @@ class DevicePath {
   Ring& ring_;
   const size_t capacity_;
   std::atomic<bool> any_{false};
+  std::array<std::atomic<bool>, kMaxDevices> open_{};
   mutable std::mutex mutex_;
   std::array<nanscan_ring*, kMaxDevices> rings_{};
   std::unordered_map<uint64_t, Waiting> waiting_;  // by place in the ring

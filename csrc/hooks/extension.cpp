@@ -31,8 +31,10 @@ bool shares_memory(const at::Tensor& a, const at::Tensor& b) {
 
 void take_input(Session& session, OpThread& thread, std::vector<Record>& before, const at::Tensor& t) {
   Record rec{};
-  if (!scannable(t) || !scanned(scan_tensor(t, rec))) return;
-  const ValueState state = session.storages.read(t, session.next_call.fetch_add(1, std::memory_order_relaxed) + 1);
+  if (!scannable(session, t)) return;
+  const bool late = session.is_late(t);
+  if (!late && !scanned(scan_tensor(t, rec))) return;
+  const ValueState state = session.state_of(t);
   CallInput in{t, state.value, state.bits, false, true};
   // What is known of the memory may be out of date: another call, one that nobody wrapped, may have written there.
   const uint8_t now = bits_of(rec);
@@ -62,7 +64,9 @@ void see_written(Session& session, OpThread& thread, const std::vector<Record>& 
   for (size_t i = 0; i < thread.call.inputs.size(); ++i) {
     CallInput& in = thread.call.inputs[i];
     CallOutput out;
-    if (!scan_result(session, in.tensor, out.record) || same_content(before[i], out.record)) continue;
+    if (!scan_result(session, in.tensor, out.record)) continue;
+    // On a device nobody knows yet: it may have written anything. A bad value that it only read stays bad, and is handed on.
+    if (!session.is_late(in.tensor) && same_content(before[i], out.record)) continue;
     in.written = true;
     thread.call.written.push_back(in.tensor);
     bool returned = false;

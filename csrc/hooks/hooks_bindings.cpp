@@ -32,6 +32,12 @@ py::bytes drain(Session& session) {
   if (bytes == nullptr) throw py::error_already_set();
   size_t n = 0;
   if (expected > 0) n = session.ring.drain(reinterpret_cast<Record*>(PyBytes_AS_STRING(bytes)), expected);
+  if (n > 0 && session.device.any()) {
+    std::vector<Record> resolved;
+    session.late_calls.resolve(reinterpret_cast<const Record*>(PyBytes_AS_STRING(bytes)), n, resolved);
+    Py_DECREF(bytes);
+    return py::bytes(reinterpret_cast<const char*>(resolved.data()), resolved.size() * sizeof(Record));
+  }
   if (n != expected && _PyBytes_Resize(&bytes, static_cast<Py_ssize_t>(n * sizeof(Record))) != 0) {
     throw py::error_already_set();
   }
@@ -186,8 +192,10 @@ void bind_hooks(py::module_& m) {
              s.device.flush();
              s.poll_device();
            }, py::call_guard<py::gil_scoped_release>())
+      .def("take_unopened", [](Session& s) { return s.unopened.exchange(0); })
       .def_property_readonly("device_error", [](const Session& s) { return s.device.error(); })
       .def_property_readonly("pending", [](const Session& s) { return s.device.pending(); })
+      .def_property_readonly("drained", [](const Session& s) { return s.ring.drained(); })
       .def_property_readonly("position", [](const Session& s) { return s.ring.appended(); })
       .def("shape", [](const Session& s, uint32_t id) { return py::tuple(py::cast(s.shapes.at(id))); }, py::arg("id"))
       .def("counters", counters)

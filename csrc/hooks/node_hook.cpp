@@ -51,7 +51,7 @@ void see_results(Session& session, RunningCall& call, const torch::autograd::var
     if (!t.defined()) continue;
     bool passed_on = false;
     for (const auto& in : call.inputs) {
-      passed_on = passed_on || (t.has_storage() && in.tensor.storage().unsafeGetStorageImpl() == t.storage().unsafeGetStorageImpl());
+      passed_on = passed_on || (t.has_storage() && in.tensor.defined() && in.tensor.storage().unsafeGetStorageImpl() == t.storage().unsafeGetStorageImpl());
     }
     CallOutput out;
     out.tensor = t;
@@ -62,12 +62,8 @@ void see_results(Session& session, RunningCall& call, const torch::autograd::var
     bad = bad || bits_of(out.record) != 0;
     outputs.push_back(std::move(out));
   }
-  if (!bad) {
-    for (const auto& out : outputs) session.storages.write(out.tensor, call.call, 0, call.site, call.line);
-    return;
-  }
-  for (const auto& out : outputs) session.storages.write(out.tensor, call.call, bits_of(out.record), call.site, call.line);
-  write_call(session, call, outputs);
+  // Late ones that only hand a gradient on say nothing new, and there are many of them.
+  if (bad || !outputs.empty()) record_outcome(session, call, outputs, bad);
 }
 
 class ResultHook : public torch::autograd::FunctionPostHook {
@@ -161,24 +157,25 @@ void take_node(Session& session, NodeThread& thread, const at::RecordFunction& f
     call.forward = forward.call;
     if (forward.recompute) call.bits |= kCallRecompute;
     const int task = torch::autograd::get_current_graph_task_id();
-    if (session.loss_of.exchange(task, std::memory_order_relaxed) != task && session.is_bad_call(forward.call)) {
+    const bool bad_loss = session.is_bad_call(forward.call);
+    if (session.loss_of.exchange(task, std::memory_order_relaxed) != task && (bad_loss || session.device.any())) {
       CallRecord loss{};
       loss.call = session.next_call.fetch_add(1, std::memory_order_relaxed) + 1;
       loss.site = forward.site;
       loss.line = forward.line;
-      loss.flags = kFlagCall;
+      loss.flags = static_cast<uint16_t>(kFlagCall | (bad_loss ? 0 : kFlagLate));
       loss.op = forward.op;
       loss.kind = kCallLoss;
       loss.n_inputs = 1;
-      loss.inputs[0] = forward.call << 8 | kHasNan;
+      loss.inputs[0] = forward.call << 8 | (bad_loss ? kHasNan : kValueLate);
       loss.device = -1;
       loss.phase = kPhaseBackward;
       session.append(reinterpret_cast<Record&>(loss));
     }
   }
   for (const auto& v : fn.inputs()) {
-    if (!v.isTensor() || !scannable(v.toTensor())) continue;
-    const ValueState state = session.storages.read(v.toTensor(), session.next_call.fetch_add(1, std::memory_order_relaxed) + 1);
+    if (!v.isTensor() || !scannable(session, v.toTensor())) continue;
+    const ValueState state = session.state_of(v.toTensor());
     call.inputs.push_back({v.toTensor(), state.value, state.bits, false, state.scanned_now});
   }
 }

@@ -16,12 +16,73 @@ void append_statistics(Session& session, const RunningCall& call, const at::Tens
                        uint32_t index) {
   rec.site = site;
   rec.call = call.call;
-  rec.flags |= flags;
+  rec.flags |= flags | kFlagOp;
   rec.output_index = static_cast<uint16_t>(index);
   rec.phase = call.phase;
   rec.device = -1;
   rec.shape = session.shapes.id_of(t.sizes());
   session.append(rec);
+}
+
+bool is_late(const RunningCall& call, const std::vector<CallOutput>& outputs) {
+  for (const auto& in : call.inputs) {
+    if (in.bits & kValueLate) return true;
+  }
+  for (const auto& out : outputs) {
+    if (out.record.flags & kFlagLate) return true;
+  }
+  return false;
+}
+
+CallRecord header_of(const RunningCall& call, size_t n_outputs) {
+  CallRecord rec{};
+  rec.call = call.call;
+  rec.site = call.site;
+  rec.bits = call.bits;
+  rec.flags = kFlagCall;
+  rec.op = call.op;
+  rec.line = call.line;
+  rec.kind = call.kind;
+  rec.n_outputs = static_cast<uint8_t>(n_outputs);
+  rec.thread = static_cast<uint32_t>(at::RecordFunction::currentThreadId());
+  rec.output = call.call;
+  rec.device = -1;
+  rec.phase = call.phase;
+  if (call.kind == kCallNode) rec.inputs[kMaxCallInputs - 1] = call.forward;
+  return rec;
+}
+
+uint32_t room_for_inputs(const RunningCall& call) { return call.kind == kCallNode ? kMaxCallInputs - 1 : kMaxCallInputs; }
+
+void add_input(const Session& session, CallRecord& rec, const CallInput& in) {
+  const uint8_t param = in.bits && session.watched_storage(in.tensor) != kNoSite ? kValueParam : 0;
+  rec.inputs[rec.n_inputs++] = in.value << 8 | in.bits | param;
+}
+
+// Its results' statistics first, so that they are there when LateCalls comes to the call itself.
+void write_late_call(Session& session, RunningCall& call, const std::vector<CallOutput>& outputs) {
+  CallRecord rec = header_of(call, outputs.size());
+  rec.flags |= kFlagLate;
+  for (const auto& out : outputs) {
+    const uint32_t owner = session.watched_storage(out.tensor);
+    Record header{};
+    header.site = owner != kNoSite ? owner : call.site;
+    header.call = call.call;
+    header.flags = kFlagLate | kFlagOp | (out.legal ? kFlagKnown : 0);
+    header.output_index = static_cast<uint16_t>(out.index);
+    header.phase = call.phase;
+    if (out.record.flags & kFlagLate) session.record(out.tensor, header);
+    else if (!out.legal) rec.output_bits |= bits_of(out.record);  // handed to the CPU
+  }
+  for (const auto& in : call.inputs) {
+    if (rec.n_inputs < room_for_inputs(call)) add_input(session, rec, in);
+  }
+  session.append(reinterpret_cast<Record&>(rec));
+  for (const auto& out : outputs) {
+    if (!(out.record.flags & kFlagLate) && bits_of(out.record)) {
+      append_statistics(session, call, out.tensor, out.record, call.site, 0, out.index);
+    }
+  }
 }
 
 Phase phase_now(const Session& session) {
@@ -55,17 +116,30 @@ void end_call(Session& session, OpThread& thread, int64_t first_node) {
   RunningCall& call = thread.call;
   bool bad = call.bad_input();
   for (const auto& out : thread.outputs) bad = bad || (bits_of(out.record) && !out.legal);
+  const bool maybe_bad = bad || is_late(call, thread.outputs);
   // The line is wanted by the node it made, should that go bad, and by whoever reads the memory after a write that nobody
   // saw. An optimizer's own code is no use to either.
   const auto node = static_cast<int64_t>(at::sequence_number::peek());
   if (bad || call.phase != kPhaseOptimizer) call.line = capture_line();
   if (node > first_node) note_forward(first_node, node, {call.site, call.line, call.op, call.call});
   for (const auto& t : call.written) {
-    if (bad && session.watched_storage(t) != kNoSite) call.bits |= kCallWritesParam;
+    if (maybe_bad && session.watched_storage(t) != kNoSite) call.bits |= kCallWritesParam;
   }
   if ((call.bits & kCallWritesParam) && call.phase != kPhaseBackward) call.phase = kPhaseOptimizer;
-  for (const auto& out : thread.outputs) session.storages.write(out.tensor, call.call, bits_of(out.record), call.site, call.line);
-  if (bad) write_call(session, call, thread.outputs);
+  record_outcome(session, call, thread.outputs, bad);
+}
+
+void record_outcome(Session& session, RunningCall& call, const std::vector<CallOutput>& outputs, bool bad) {
+  const bool late = is_late(call, outputs);
+  for (const auto& out : outputs) {
+    if (!(out.record.flags & kFlagLate)) {
+      session.storages.write(out.tensor, call.call, bits_of(out.record), call.site, call.line);
+    } else if (const uint64_t rest = session.storages.write_late(out.tensor, call.call, call.site, call.line)) {
+      call.inputs.push_back({at::Tensor(), rest | kRestOfStorage, kValueLate, true, false});
+    }
+  }
+  if (late) write_late_call(session, call, outputs);
+  else if (bad) write_call(session, call, outputs);
 }
 
 void note_change(Session& session, CallInput& in, uint8_t now) {
@@ -89,29 +163,13 @@ void write_call(Session& session, RunningCall& call, const std::vector<CallOutpu
       if (now != 0 && !(in.bits & kBadBits)) note_change(session, in, now);
     }
   }
-  CallRecord rec{};
-  rec.call = call.call;
-  rec.site = call.site;
-  rec.bits = call.bits;
-  rec.flags = kFlagCall;
-  rec.op = call.op;
-  rec.line = call.line != 0 ? call.line : (call.kind == kCallNode || call.kind == kCallLeaf ? 0 : capture_line());
-  rec.kind = call.kind;
-  rec.n_outputs = static_cast<uint8_t>(outputs.size());
+  if (call.line == 0 && call.kind != kCallNode && call.kind != kCallLeaf) call.line = capture_line();
+  CallRecord rec = header_of(call, outputs.size());
   rec.output_bits = out_bits;
-  rec.thread = static_cast<uint32_t>(at::RecordFunction::currentThreadId());
-  rec.output = call.call;
-  rec.device = -1;
-  rec.phase = call.phase;
-  const bool node = call.kind == kCallNode;
-  if (node) rec.inputs[kMaxCallInputs - 1] = call.forward;
-  const uint32_t room = node ? kMaxCallInputs - 1 : kMaxCallInputs;
   // Bad inputs first: they are what the analysis is about.
   for (int wanted = 1; wanted >= 0; --wanted) {
     for (const auto& in : call.inputs) {
-      if (((in.bits & kBadBits) != 0) != (wanted != 0) || rec.n_inputs >= room) continue;
-      const uint8_t param = in.bits && session.watched_storage(in.tensor) != kNoSite ? kValueParam : 0;
-      rec.inputs[rec.n_inputs++] = in.value << 8 | in.bits | param;
+      if (((in.bits & kBadBits) != 0) == (wanted != 0) && rec.n_inputs < room_for_inputs(call)) add_input(session, rec, in);
     }
   }
   session.append(reinterpret_cast<Record&>(rec));
@@ -149,15 +207,20 @@ void write_call(Session& session, RunningCall& call, const std::vector<CallOutpu
 }
 
 bool observe_escape(Session& session, const at::Tensor& t, CallKind kind, uint32_t site, Phase phase) {
-  if (!t.defined() || !scannable(t)) return false;
+  if (!t.defined() || !scannable(session, t)) return false;
   RunningCall call;
   call.call = session.next_call.fetch_add(1, std::memory_order_relaxed) + 1;
   call.kind = kind;
   call.site = site;
   call.phase = phase;
-  const ValueState state = session.storages.read(t, session.next_call.fetch_add(1, std::memory_order_relaxed) + 1);
-  if (!(state.bits & kBadBits)) return false;
+  const ValueState state = session.state_of(t);
+  if (!(state.bits & (kBadBits | kValueLate))) return false;
   call.inputs.push_back({t, state.value, state.bits, false, state.scanned_now});
+  if (state.bits & kValueLate) {
+    if (kind != kCallLeaf) call.line = capture_line();
+    write_late_call(session, call, {});
+    return false;
+  }
   write_call(session, call, {});
   return true;
 }

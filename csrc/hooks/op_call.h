@@ -75,6 +75,10 @@ void end_call(Session& session, OpThread& thread, int64_t first_node);
 // A read finds bad what was clean when it was last seen: somebody wrote there without the dispatcher.
 void note_change(Session& session, CallInput& in, uint8_t now);
 
+// What came of a call: its results are known from here on, and it is recorded if something about it is bad, or if that
+// cannot be known yet.
+void record_outcome(Session& session, RunningCall& call, const std::vector<CallOutput>& outputs, bool bad);
+
 // Writes the call record and, for a bad result, the statistics of what it made and read. Rescans inputs that were known
 // clean: one that is bad by now was written behind the dispatcher's back.
 void write_call(Session& session, RunningCall& call, const std::vector<CallOutput>& outputs);

@@ -55,7 +55,7 @@ void take_inputs(Session& session, const at::RecordFunction& fn, const OpInfo& i
     const bool written = i < 64 && (info.written >> i & 1);
     const bool read = !(i < 64 && (info.overwritten >> i & 1));
     for_each_tensor(inputs[i], [&](const at::Tensor& t) {
-      if (!scannable(t)) return;
+      if (!scannable(session, t)) return;
       if (t.unsafeGetTensorImpl()->is_wrapped_number()) {  // a Python number in a tensor's clothes: x * nan
         if (t.scalar_type() == at::kDouble && !std::isfinite(*t.const_data_ptr<double>())) call.bits |= kCallConstant;
         return;
@@ -63,7 +63,7 @@ void take_inputs(Session& session, const at::RecordFunction& fn, const OpInfo& i
       any_tensor = true;
       if (written) call.written.push_back(t);
       if (!read || only_written || (info.rules & kOpUninit)) return;
-      const ValueState state = session.storages.read(t, session.next_call.fetch_add(1, std::memory_order_relaxed) + 1);
+      const ValueState state = session.state_of(t);
       call.inputs.push_back({t, state.value, state.bits, written, state.scanned_now});
     });
   }
@@ -131,14 +131,14 @@ std::unique_ptr<at::ObserverContext> op_starts(const at::RecordFunction& fn) {
 
 void see_output(Session& session, OpThread& thread, const OpInfo& info, const at::Tensor& t, uint32_t index, bool written) {
   RunningCall& call = thread.call;
-  if ((info.rules & kOpUninit) && !scannable(t)) return;
+  if ((info.rules & kOpUninit) && !scannable(session, t)) return;
   if (info.rules & kOpUninit) {
     session.storages.mark_uninitialised(t, call.call, call.site, 0);
     return;
   }
   if (!written) {
     for (const auto& in : call.inputs) {  // handed through: not made here
-      if (t.has_storage() && in.tensor.storage().unsafeGetStorageImpl() == t.storage().unsafeGetStorageImpl()) return;
+      if (t.has_storage() && in.tensor.defined() && in.tensor.storage().unsafeGetStorageImpl() == t.storage().unsafeGetStorageImpl()) return;
     }
   }
   CallOutput out;

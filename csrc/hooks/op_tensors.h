@@ -33,14 +33,20 @@ inline bool wraps_another(const at::Tensor& t) {
 
 inline bool in_dispatch_mode() { return c10::impl::TorchDispatchModeTLS::any_modes_set(); }
 
-inline bool scannable(const at::Tensor& t) {
-  return t.defined() && (t.is_floating_point() || t.is_complex()) && t.layout() == at::kStrided && t.device().is_cpu() &&
-         !t.is_nested() && !wraps_another(t) && t.has_storage();
+inline bool scannable(const Session& session, const at::Tensor& t) {
+  return t.defined() && (t.is_floating_point() || t.is_complex()) && t.layout() == at::kStrided && !t.is_nested() &&
+         (t.device().is_cpu() || session.is_late(t)) && !wraps_another(t) && t.has_storage();
 }
 
-// Scans a result. A floating tensor that cannot be scanned is counted by reason.
+// Scans a result; one on a device is only marked with kFlagLate. A floating tensor that cannot be scanned is counted by
+// reason.
 inline bool scan_result(Session& session, const at::Tensor& t, Record& rec) {
-  if (!scannable(t)) {
+  if (scannable(session, t) && session.is_late(t)) {
+    rec.flags |= kFlagLate;
+    return true;
+  }
+  if (!scannable(session, t)) {
+    session.note_unopened(t);
     if (t.defined() && !wraps_another(t) && (t.is_floating_point() || t.is_complex() || t.is_quantized())) {
       const ScanStatus status = scan_tensor(t, rec);
       if (!scanned(status)) session.unscanned[static_cast<size_t>(status)].fetch_add(1, std::memory_order_relaxed);

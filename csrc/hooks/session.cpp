@@ -35,6 +35,7 @@ bool Session::record(const at::Tensor& t, Record& rec) {
     return scanned(status);
   }
   rec.seq = 0;
+  note_unopened(t);
   const ScanStatus status = scan_tensor(t, rec);
   if (!scanned(status)) {
     unscanned[static_cast<size_t>(status)].fetch_add(1, std::memory_order_relaxed);
@@ -51,6 +52,12 @@ bool Session::record(const at::Tensor& t, Record& rec) {
   return true;
 }
 
+void Session::note_unopened(const at::Tensor& t) {
+  if (!t.defined() || !t.is_cuda()) return;
+  const int index = std::max<int>(0, t.device().index());
+  if (index < 32 && !device.is_open(index)) unopened.fetch_or(1u << index, std::memory_order_relaxed);
+}
+
 bool Session::record_again(const at::Tensor& t, uint64_t late, Record& rec) {
   rec.device = static_cast<int8_t>(std::max<int>(0, t.unsafeGetTensorImpl()->device().index()));
   rec.shape = shapes.id_of(t.sizes());
@@ -58,6 +65,21 @@ bool Session::record_again(const at::Tensor& t, uint64_t late, Record& rec) {
   if (!device.repeat(late, rec)) return record(t, rec);
   if (rec.flags & kFlagBad) n_bad.fetch_add(1, std::memory_order_release);  // its numbers were there already
   return true;
+}
+
+ValueState Session::state_of(const at::Tensor& t) {
+  const uint64_t fresh = next_call.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (!is_late(t) || !t.has_storage()) return storages.read(t, fresh);
+  ValueState state = storages.read_late(t, fresh);
+  if (state.scanned_now) {
+    Record rec{};
+    rec.site = watched_storage(t);
+    rec.call = state.value;
+    rec.flags = kFlagLate | kFlagOp | kFlagInput | (state.bits & kValueUninit ? kFlagKnown : 0);
+    record(t, rec);
+  }
+  state.bits &= kValueLate;
+  return state;
 }
 
 void Session::poll_device() {

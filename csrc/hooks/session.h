@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -14,6 +15,7 @@
 
 #include "buffer/ring.h"
 #include "hooks/device_path.h"
+#include "hooks/late_calls.h"
 #include "hooks/storages.h"
 #include "record/record.h"
 #include "scan/scan.h"
@@ -68,6 +70,7 @@ class Session : public std::enable_shared_from_this<Session> {
   const uint64_t number;  // what caches compare: a later session may get this one's address
   Ring ring;
   DevicePath device;
+  LateCalls late_calls;  // guarded by whoever drains
   Storages storages;  // op level only
   ShapeTable shapes;
   std::atomic<uint64_t> step{0};
@@ -104,7 +107,14 @@ class Session : public std::enable_shared_from_this<Session> {
   // The same for a value whose record has, or had, the place `late`: nothing is read again.
   bool record_again(const at::Tensor& t, uint64_t late, Record& rec);
   // Do the numbers of this tensor come later?
-  bool is_late(const at::Tensor& t) const { return device.any() && t.defined() && on_device(t); }
+  bool is_late(const at::Tensor& t) const {
+    return device.any() && t.defined() && on_device(t) && device.is_open(std::max<int>(0, t.unsafeGetTensorImpl()->device().index()));
+  }
+  // Devices on which a tensor was met before they were opened, as bits: whoever can allocate opens them.
+  std::atomic<uint32_t> unopened{0};
+  // Op level: the value that `t` holds as it is read, by storages.read() or, on a device, by launching what it takes.
+  ValueState state_of(const at::Tensor& t);
+  void note_unopened(const at::Tensor& t);
   // Takes over what devices have finished. Never blocks.
   void poll_device();
   // A parameter or buffer on a device that was bad when its scan came back last; false if it was not.

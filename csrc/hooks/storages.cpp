@@ -74,6 +74,47 @@ ValueState Storages::read(const at::Tensor& t, uint64_t new_value) {
   return {state->value, static_cast<uint8_t>(bits ? bits | now : 0), true};
 }
 
+ValueState Storages::read_late(const at::Tensor& t, uint64_t new_value) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  StorageState* state = find(t.storage().unsafeGetStorageImpl());
+  if (state == nullptr) {
+    state = &insert(t);
+    state->value = new_value;
+    state->whole = true;
+    return {new_value, kValueLate, true};
+  }
+  // Memory that a factory left unfilled: known where it was written, looked at where it is read otherwise.
+  const uint64_t geometry = geometry_of(t);
+  if (!(state->bits & kValueUninit) || state->geometry == geometry) return {state->value, kValueLate, false};
+  state->geometry = geometry;
+  return {state->value, kValueLate | kValueUninit, true};
+}
+
+bool Storages::knows(const at::Tensor& t) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return t.has_storage() && states_.count(t.storage().unsafeGetStorageImpl()) != 0;
+}
+
+uint64_t Storages::write_late(const at::Tensor& t, uint64_t call, uint32_t site, uint32_t line) {
+  auto* impl = t.storage().unsafeGetStorageImpl();
+  std::lock_guard<std::mutex> lock(mutex_);
+  const bool known = find(impl) != nullptr;
+  StorageState& state = insert(t);
+  ++state.epoch;
+  uint64_t rest = 0;
+  if (covers(t, *impl)) {
+    state.bits = 0;
+    state.whole = true;
+  } else if (known) {
+    rest = state.value;
+  }
+  state.value = call;
+  state.site = site;
+  state.line = line;
+  state.geometry = geometry_of(t);
+  return rest;
+}
+
 void Storages::write(const at::Tensor& t, uint64_t call, uint8_t bits, uint32_t site, uint32_t line) {
   if (!t.has_storage()) return;
   auto* impl = t.storage().unsafeGetStorageImpl();

@@ -57,6 +57,13 @@ class Storages {
   // State of `t` before it is read. Scans what has not been seen yet; new_value is the id given to memory that no
   // observed call wrote.
   ValueState read(const at::Tensor& t, uint64_t new_value);
+  // The same on a device, where nothing can be looked at: which value it is. scanned_now: of one that no observed call
+  // made, and that the caller has to launch a scan of, under the id that is returned.
+  ValueState read_late(const at::Tensor& t, uint64_t new_value);
+  // Whether anything is known of this memory.
+  bool knows(const at::Tensor& t) const;
+  // An observed call wrote `t` on a device. Returns the value that the rest of the storage holds, 0 if there is none.
+  uint64_t write_late(const at::Tensor& t, uint64_t call, uint32_t site, uint32_t line);
   // An observed call wrote `t`, and left `bits` there. The rest of the storage keeps what it had.
   void write(const at::Tensor& t, uint64_t call, uint8_t bits, uint32_t site, uint32_t line);
   // A factory returned memory that nobody has filled.

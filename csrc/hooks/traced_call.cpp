@@ -20,8 +20,8 @@ bool traced_op(Session& session, uint32_t site, uint32_t parent_site, const std:
   call.site = site;
   call.phase = kPhaseForward;
   for (const at::Tensor& t : inputs) {
-    if (!scannable(t)) continue;
-    const ValueState state = session.storages.read(t, session.next_call.fetch_add(1, std::memory_order_relaxed) + 1);
+    if (!scannable(session, t)) continue;
+    const ValueState state = session.state_of(t);
     call.inputs.push_back({t, state.value, state.bits, false, state.scanned_now});
   }
   // What a module inside this one made is an input too: else each module around the first bad one would look like another.
@@ -29,23 +29,30 @@ bool traced_op(Session& session, uint32_t site, uint32_t parent_site, const std:
   if (child.bits != 0) call.inputs.push_back({at::Tensor(), child.call, child.bits, true, false});
   std::vector<CallOutput> made;
   uint8_t bits = 0;
+  bool late = false;
   for (size_t i = 0; i < outputs.size(); ++i) {
     CallOutput out;
     out.tensor = outputs[i];
     out.index = static_cast<uint32_t>(i);
-    if (!scannable(out.tensor)) continue;
+    if (!scannable(session, out.tensor)) continue;
+    if (session.is_late(out.tensor)) {
+      if (session.storages.knows(out.tensor)) continue;  // by the op that made it
+      out.record.flags |= kFlagLate;
+      made.push_back(std::move(out));
+      late = true;
+      continue;
+    }
     const ValueState before = session.storages.read(out.tensor, session.next_call.fetch_add(1, std::memory_order_relaxed) + 1);
     if (!scan_result(session, out.tensor, out.record)) continue;
     // A backend that runs the graph op by op (aot_eager): its ops were seen, and the one that made this is known.
     const bool known = (before.bits & kBadBits) && !(before.bits & (kValueOutside | kValueChanged));
     if (known && bits_of(out.record)) continue;
     bits |= bits_of(out.record);
-    session.storages.write(out.tensor, call.call, bits_of(out.record), site, 0);
     made.push_back(std::move(out));
   }
-  if (bits != 0 && parent_site != kNoSite) session.set_traced_child(parent_site, {call.call, bits});
-  if (bits == 0 && !call.bad_input()) return false;
-  write_call(session, call, made);
+  const uint8_t handed_up = late ? static_cast<uint8_t>(kValueLate) : bits;
+  if (handed_up != 0 && parent_site != kNoSite) session.set_traced_child(parent_site, {call.call, handed_up});
+  record_outcome(session, call, made, bits != 0 || call.bad_input());
   return bits != 0;
 }
 

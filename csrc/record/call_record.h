@@ -35,7 +35,10 @@ enum ValueBit : uint8_t {
   kValueUninit = 16,   // only an uninitialised factory produced the memory
   kValueChanged = 32,  // clean when it was last seen, bad now, and no observed write in between
   kValueParam = 64,    // a watched parameter or buffer
+  kValueLate = 128,    // on a device: what it holds is said by the record of the call that made it
 };
+// In an entry of CallRecord::inputs: not read, but what is left of the storage that the call wrote a part of.
+constexpr uint64_t kRestOfStorage = 1ull << 54;
 constexpr uint8_t kBadBits = kHasNan | kHasPosInf | kHasNegInf;
 
 constexpr uint32_t kMaxCallInputs = 8;  // further inputs are dropped, bad ones first kept

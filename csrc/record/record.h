@@ -43,6 +43,8 @@ enum Flag : uint16_t {
   kFlagKnown = 256,     // the input's state had been seen before, as some module's output or a root input
   kFlagCall = 512,      // the slot holds a CallRecord (record/call_record.h), not statistics
   kFlagReplay = 1024,   // from a captured launch: step is that of the capture plus the number of replays before this one
+  kFlagLate = 2048,     // op level on a device: a call, or the statistics of a value, that waits to be put together
+  kFlagOp = 4096,       // statistics of what one op or node read or made; they belong to its call record
 };
 
 // What a kFlagLink record says; the code stands in n.

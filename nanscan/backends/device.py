@@ -30,6 +30,13 @@ def indices(tensors: Iterable[torch.Tensor]) -> set[int]:
     return {t.device.index or 0 for t in tensors if t.device.type == "cuda"}
 
 
+def current() -> set[int]:
+    """The device that code without a model most likely runs on; none as long as the program has not touched one."""
+    if _stand_in:
+        return {0}
+    return {torch.cuda.current_device()} if torch.cuda.is_available() and torch.cuda.is_initialized() else set()
+
+
 def use(core: ModuleType, path: str | os.PathLike[str], *, stand_in: bool = False) -> None:
     """Load a library by its path. With `stand_in` memory of the CPU counts as the device's: for tests.
 

@@ -55,9 +55,16 @@ class CoreSession(Protocol):
         """Sequence number of the last record so far, published or not."""
 
     @property
+    def drained(self) -> int:
+        """The last one that drain() has taken out."""
+
+    @property
     def device_error(self) -> str: ...
     @property
     def pending(self) -> int: ...
+    def take_unopened(self) -> int:
+        """Devices met since the last time that are not open yet, as bits."""
+
     def open_device(self, index: int) -> bool: ...
     def poll_device(self) -> None: ...
     def flush_device(self) -> None: ...

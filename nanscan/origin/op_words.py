@@ -91,7 +91,7 @@ class OpWords:
             source=_source(self._line_text(call.line)),
             batch=batch,
             rank=self._rank,
-            device="cpu",
+            device="cpu" if rec is None or int(rec["device"]) < 0 else f"cuda:{int(rec['device'])}",
             dtype=None if stats is None else stats.dtype,
             shape=None if rec is None or not rec["shape"] else tuple(self._shape_of(int(rec["shape"]))),
             stats=stats,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -69,6 +70,7 @@ class WatchedModels:
             self.add(model)
         else:
             self._auto = register_module_forward_pre_hook(self._on_any_module)
+            self.open_devices(devices.current())
         optimizer_hook.add(scanner)
         scaler_hook.add(scanner)
         extension.add(scanner)
@@ -101,7 +103,7 @@ class WatchedModels:
                     f"enable(model={type(model).__name__}): {what} is already watched by an open scanner; "
                     "close() that one first, or pass a model that shares no module with it"
                 )
-        self._open_devices(root)
+        self.open_devices(devices.indices([*root.parameters(), *root.buffers()]))
         self.hooks.append(
             ModelHooks(
                 root,
@@ -125,11 +127,10 @@ class WatchedModels:
             self.hooks[-1].hook_compiled(model)
         scanner._owns.clear()
 
-    def _open_devices(self, root: nn.Module) -> None:
-        """Take the memory of every device the model is on: later, inside a stream capture, that could not be done."""
+    def open_devices(self, indices: Iterable[int]) -> None:
+        """Take the memory of the devices that are to be watched: inside a stream capture that could not be done."""
         core = self._scanner._core
-        tensors = [*root.parameters(), *root.buffers()]
-        for index in sorted(devices.indices(tensors)):
+        for index in sorted(indices):
             why = devices.load(backends.get().core)
             if why == "" and not core.open_device(index):
                 why = core.device_error

@@ -194,9 +194,12 @@ class Scanner(HookReceiver):
         """A point of the step is reached: drain, and let the origin analysis tell what can be told by now."""
         core, step = self._core, self._clock.step
         core.poll_device()
+        met = core.take_unopened()
+        if met:
+            self._models.open_devices(index for index in range(32) if met >> index & 1)
         self._n_bad_seen = core.n_bad
         self._timeline.mark(Mark(core.position, point, step, self._scaled, self._skipped, self._levels.origin))
-        for records, mark in self._timeline.cut(drain(core)):
+        for records, mark in self._timeline.cut(drain(core), core.drained):
             self._reach(records, mark)
 
     def _reach(self, records: np.ndarray, mark: Mark) -> None:

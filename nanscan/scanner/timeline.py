@@ -54,11 +54,12 @@ class Timeline:
         """A point is reached. Of several at one position with nothing between, each is judged."""
         self._marks.append(mark)
 
-    def cut(self, records: np.ndarray) -> Iterator[tuple[np.ndarray, Mark]]:
-        """Take what was drained; yields the records before each mark that is complete by now, with it."""
+    def cut(self, records: np.ndarray, drained: int) -> Iterator[tuple[np.ndarray, Mark]]:
+        """Take what was drained, up to that place in the ring; yields the records before each mark that is complete by
+        now, with it. There may be fewer records than places: a healthy call on a device leaves none."""
         if len(records):
             self._held.append(records)
-            self._drained = int(records["seq"][-1])
+        self._drained = drained
         while self._marks and self._marks[0].position <= self._drained:
             mark = self._marks.popleft()
             yield self._before(mark.position), mark
