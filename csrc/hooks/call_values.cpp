@@ -46,6 +46,16 @@ void take_state(Frame& frame, SeenInput& input, const at::Tensor& t) {
   input.n_neginf = before.n_neginf;
 }
 
+Record input_header(const Tap& tap, const Frame& frame, uint32_t ordinal) {
+  Record rec{};
+  rec.site = tap.options.site + kInputSite;
+  rec.call = frame.call;
+  rec.flags = kFlagInput;
+  rec.output_index = static_cast<uint16_t>(ordinal);
+  rec.phase = kPhaseForward;
+  return rec;
+}
+
 const SeenInput* input_of(const Frame& frame, const at::Tensor& t) {
   for (const SeenInput& input : frame.inputs) {
     if (input.impl == t.unsafeGetTensorImpl()) return &input;
@@ -75,11 +85,8 @@ void see_input(const Tap& tap, ThreadState& state, Frame& frame, const at::Tenso
   Record rec{};
   bool recorded = false;
   if (scan_now) {
-    rec.site = tap.options.site + kInputSite;
-    rec.call = frame.call;
-    rec.flags = kFlagInput;
-    rec.output_index = static_cast<uint16_t>(ordinal);
-    rec.phase = tap.options.root ? kPhaseData : kPhaseForward;
+    rec = input_header(tap, frame, ordinal);
+    if (tap.options.root) rec.phase = kPhaseData;
     const bool known = seen != nullptr && seen->scanned;
     recorded = record_value(session, t, rec);
     if (recorded && !inference) {
@@ -155,12 +162,7 @@ void add_written(Frame& frame, PyObject* given, std::vector<at::Tensor>& results
 void explain_input(const Tap& tap, const Frame& frame, const at::Tensor& t, uint32_t ordinal) {
   Session& session = *tap.session;
   const SeenInput* before = input_of(frame, t);
-  Record rec{};
-  rec.site = tap.options.site + kInputSite;
-  rec.call = frame.call;
-  rec.flags = kFlagInput;
-  rec.output_index = static_cast<uint16_t>(ordinal);
-  rec.phase = kPhaseForward;
+  Record rec = input_header(tap, frame, ordinal);
   const bool known = before != nullptr && before->known;
   if (known) rec.flags |= kFlagKnown;
   if (before != nullptr && before->changed) rec.flags |= kFlagChanged;
@@ -210,12 +212,7 @@ void explain_input(const Tap& tap, const Frame& frame, const at::Tensor& t, uint
 void explain_late_input(const Tap& tap, ThreadState& state, const Frame& frame, const at::Tensor& t, uint32_t ordinal) {
   Session& session = *tap.session;
   const SeenInput* before = input_of(frame, t);
-  Record rec{};
-  rec.site = tap.options.site + kInputSite;
-  rec.call = frame.call;
-  rec.flags = kFlagInput;
-  rec.output_index = static_cast<uint16_t>(ordinal);
-  rec.phase = kPhaseForward;
+  Record rec = input_header(tap, frame, ordinal);
   if (before != nullptr && before->known) rec.flags |= kFlagKnown;
   if (before != nullptr && before->late != 0) {
     session.record_again(t, before->late, rec);

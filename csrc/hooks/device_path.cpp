@@ -4,6 +4,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 
+#include "hooks/guard.h"
 #include "scan/accumulate.h"
 
 namespace nanscan {
@@ -45,6 +46,7 @@ const nanscan_record* raw(const Record& record) { return reinterpret_cast<const 
 void set_stand_in_stream(void* stream) { stand_in_stream = stream; }
 
 DevicePath::~DevicePath() {
+  if (process_inert().load(std::memory_order_relaxed)) return;  // a forked child has no device, and none of this is its own
   for (nanscan_ring* ring : rings_) {
     if (ring != nullptr) device_library()->close(ring);
   }
