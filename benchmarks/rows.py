@@ -55,10 +55,10 @@ def world() -> dict[str, Any]:
     }
 
 
-def append(name: str, rows: Sequence[dict[str, Any]]) -> Path:
-    """Add rows of one run to results/<name>.jsonl, each with the world; returns the file."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.jsonl"
+def append(name: str, rows: Sequence[dict[str, Any]], results: Path = RESULTS) -> Path:
+    """Add rows of one run to <results>/<name>.jsonl, each with the world; returns the file."""
+    results.mkdir(parents=True, exist_ok=True)
+    path = results / f"{name}.jsonl"
     here = world()
     with path.open("a") as file:
         for row in rows:

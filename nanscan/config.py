@@ -1,7 +1,7 @@
 """What the user may set: the run-time environment (read here and nowhere else) and the arguments of enable().
 
-Every refusal names the argument or variable, the value found and the way out. A value whose part of nanscan has not
-landed yet is refused by name. No torch import here: `nanscan report` reads settings without it.
+Every refusal names the argument or variable, the value found and the way out. No torch import here: `nanscan report`
+reads settings without it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from nanscan._build import read_build_env
 
 LEVELS = ("module", "op")
 ON_ANOMALY = ("warn", "raise", "record", "stop")
-BACKENDS = ("auto", "native", "eager")
+BACKENDS = ("auto", "native", "triton", "eager")
 CLOCKS = ("auto", "manual")
-NOT_LANDED = {"NANSCAN_BACKEND": ("triton",)}
 
 # A module filter: globs on names in named_modules(), or Module subclasses.
 Filter = tuple["str | type", ...]
@@ -201,11 +200,8 @@ def _check_dir(value: str | os.PathLike[str] | None, name: str = "dir") -> Path 
 def _choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     if isinstance(value, str) and value in allowed:
         return value
-    env = name.isupper()
-    if isinstance(value, str) and value in NOT_LANDED.get(name, ()):
-        instead = " or ".join(f"{name}={a}" if env else f"{name}={a!r}" for a in allowed if a != "0")
-        raise ValueError(f"{name}={value!r} has not landed yet; use {instead}")
-    raise ValueError(f"{name}={value!r} is unknown; use one of {', '.join(a if env else repr(a) for a in allowed)}")
+    choices = ", ".join(a if name.isupper() else repr(a) for a in allowed)
+    raise ValueError(f"{name}={value!r} is unknown; use one of {choices}")
 
 
 def _count(env: Mapping[str, str], name: str, default: int | None, least: int = 0) -> int | None:

@@ -2,7 +2,6 @@
 
 #include <c10/core/Stream.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <dlfcn.h>
 
 #include "hooks/guard.h"
 #include "scan/accumulate.h"
@@ -12,26 +11,10 @@ namespace {
 
 thread_local void* stand_in_stream = nullptr;
 
-// c10's own name for the stream's handle where this torch has it ...
-template <typename S>
-auto handle_of(const S& stream, int /*preferred*/) -> decltype(stream.native_handle()) {
-  return stream.native_handle();
-}
-
-// ... else the one of the stable C interface, which is there when a CUDA build of torch is loaded.
-template <typename S>
-void* handle_of(const S& stream, long /*fallback*/) {
-  using Current = int (*)(int32_t, void**);
-  static const auto current = reinterpret_cast<Current>(dlsym(RTLD_DEFAULT, "aoti_torch_get_current_cuda_stream"));
-  void* handle = nullptr;
-  if (current != nullptr) current(stream.device_index(), &handle);
-  return handle;
-}
-
 void* current_stream(const at::Tensor& t) {
   if (device_library()->stand_in) return stand_in_stream;
   const c10::Device device = t.unsafeGetTensorImpl()->device();
-  return handle_of(c10::impl::VirtualGuardImpl(device.type()).getStream(device), 0);
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
 }
 
 int device_of(const at::Tensor& t) {

@@ -19,8 +19,9 @@ class Backend:
     """A way to scan.
 
     Args:
-        name: "native" or "eager".
-        scan_record: tensor -> array [1] of RECORD_DTYPE, its statistics; raises UnscannableTensor.
+        name: "native" or "eager": what reads CPU tensors, and observes programs.
+        scan_record: tensor -> array [1] of RECORD_DTYPE, its statistics; raises UnscannableTensor. Tensors on a GPU
+            have a way of their own: see nanscan.backends.device.
         core: the module nanscan._C, None for eager.
         why: in one line, how this one came to be chosen.
     """
@@ -55,7 +56,10 @@ def _choose(settings: config.Settings) -> Backend:
             raise NanscanError(
                 "NANSCAN_REQUIRE_NATIVE=1 and NANSCAN_BACKEND=eager contradict each other; unset one of them"
             )
-        return _eager("NANSCAN_BACKEND=eager")
+        from nanscan.backends.eager import scan_record
+
+        return Backend("eager", scan_record, None, "NANSCAN_BACKEND=eager")
+    triton = settings.backend == "triton"
     try:
         core, origin = load_core(settings)
     except NoCore as none:
@@ -72,17 +76,20 @@ def _choose(settings: config.Settings) -> Backend:
             NanscanWarning,
             stacklevel=4,  # past get() and the public function that called it
         )
-        return _eager(str(none))
-    return _native(core, origin)
+        return _eager(str(none), triton)
+    return _native(core, origin, triton)
 
 
-def _native(core: ModuleType, why: str) -> Backend:
+def _native(core: ModuleType, why: str, triton_only: bool) -> Backend:
     import numpy as np
 
+    from nanscan.backends import device
     from nanscan.backends.eager import UnscannableTensor
     from nanscan.record import RECORD_DTYPE
 
     def scan_record(tensor: Any) -> Any:
+        if device.is_device_tensor(tensor):
+            return device.scan_record(core, tensor, triton_only=triton_only)
         try:
             raw = core.scan(tensor)
         except TypeError as err:
@@ -92,7 +99,12 @@ def _native(core: ModuleType, why: str) -> Backend:
     return Backend("native", scan_record, core, why)
 
 
-def _eager(why: str) -> Backend:
-    from nanscan.backends.eager import scan_record
+def _eager(why: str, triton_only: bool) -> Backend:
+    from nanscan.backends import device, eager
+
+    def scan_record(tensor: Any) -> Any:
+        if device.is_device_tensor(tensor):
+            return device.scan_record(None, tensor, triton_only=triton_only)
+        return eager.scan_record(tensor)
 
     return Backend("eager", scan_record, None, why)

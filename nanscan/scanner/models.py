@@ -24,6 +24,10 @@ from nanscan.sites import NO_SITE
 if TYPE_CHECKING:
     from nanscan.scanner.scanner import Scanner
 
+TRITON_SCANS_ONLY = (
+    "NANSCAN_BACKEND=triton chooses the kernels of nanscan.scan(); what is watched on a GPU is read by libnanscan_cuda"
+)
+
 # Which module is watched by which scanner. Two scanners on one module would scan everything twice and disagree about
 # the batch, so that is refused; models that share nothing may each have their own.
 _watched: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Scanner]] = weakref.WeakKeyDictionary()
@@ -130,7 +134,10 @@ class WatchedModels:
     def open_devices(self, indices: Iterable[int]) -> None:
         """Take the memory of the devices that are to be watched: inside a stream capture that could not be done."""
         core = self._scanner._core
-        for index in sorted(indices):
+        found = sorted(indices)
+        if found and self._scanner._settings.backend == "triton" and TRITON_SCANS_ONLY not in self.notes:
+            self.notes.append(TRITON_SCANS_ONLY)
+        for index in found:
             why = devices.load(backends.get().core)
             if why == "" and not core.open_device(index):
                 why = core.device_error

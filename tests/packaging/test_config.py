@@ -70,12 +70,7 @@ def test_zero_is_the_kill_switch() -> None:
             "NANSCAN_EVERY='-2' is not a whole number of at least 1; set one, or unset NANSCAN_EVERY",
         ),
         ("NANSCAN_EVERY", "often", "NANSCAN_EVERY='often' is not a whole number"),
-        (
-            "NANSCAN_BACKEND",
-            "triton",
-            "NANSCAN_BACKEND='triton' has not landed yet; use NANSCAN_BACKEND=auto or NANSCAN_BACKEND=native",
-        ),
-        ("NANSCAN_BACKEND", "cuda", "NANSCAN_BACKEND='cuda' is unknown; use one of auto, native, eager"),
+        ("NANSCAN_BACKEND", "cuda", "NANSCAN_BACKEND='cuda' is unknown; use one of auto, native, triton, eager"),
         ("NANSCAN_BUILD", "gpu", "NANSCAN_BUILD='gpu' is unknown; use one of auto, cpu, cuda, none"),
         ("NANSCAN_REQUIRE_NATIVE", "yes", "NANSCAN_REQUIRE_NATIVE='yes' is unknown; use 0 or 1"),
         ("RANK", "first", "RANK='first' is not a whole number of at least 0"),
