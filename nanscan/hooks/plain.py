@@ -244,7 +244,7 @@ class PlainSession(Writer):
             )
         return True
 
-    # Tensors on devices are counted here and not read.
+    # Here every scan is done when it returns: plain PyTorch waits for a device.
     device_error = ""
     pending = 0
 
