@@ -145,6 +145,7 @@ class LinkCode(IntEnum):
     PRODUCER_OF_INPUT = 2
     GRAD_PRODUCER = 3
     GRAD_CONSUMER = 4
+    REPLAY_END = 5
 
 
 @dataclass(frozen=True, slots=True)

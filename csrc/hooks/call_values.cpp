@@ -240,6 +240,13 @@ void explain_own_tensors(const Tap& tap, const Frame& frame, PyObject* module, c
     Record rec{};
     rec.site = session.watched_site(t);
     if (rec.site == kNoSite) continue;
+    if (session.is_late(t) && session.written_since_scanned(t)) {  // by hand: no optimizer's step has shown it
+      rec.flags = kFlagParam;
+      rec.call = frame.call;
+      rec.phase = kPhaseForward;
+      session.record(t, rec);
+      continue;
+    }
     if (session.is_late(t)) {
       if (!session.bad_value(rec.site, rec)) continue;
     } else {

@@ -2,14 +2,30 @@
 
 #include <c10/core/Stream.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <unistd.h>
 
-#include "hooks/guard.h"
 #include "scan/accumulate.h"
 
 namespace nanscan {
 namespace {
 
 thread_local void* stand_in_stream = nullptr;
+
+// What a thread has captured last. Records without numbers follow those of the call that they are about.
+struct CapturedLast {
+  uint64_t path = 0;  // its number
+  uint64_t call = 0;
+};
+thread_local CapturedLast captured_last;
+
+// The root forward that began last, until something is launched in it.
+struct Begun {
+  uint64_t path = 0;
+  Record enter;
+};
+thread_local Begun begun;
+
+std::atomic<uint64_t> n_paths{0};
 
 void* current_stream(const at::Tensor& t) {
   if (device_library()->stand_in) return stand_in_stream;
@@ -28,8 +44,11 @@ const nanscan_record* raw(const Record& record) { return reinterpret_cast<const 
 
 void set_stand_in_stream(void* stream) { stand_in_stream = stream; }
 
+DevicePath::DevicePath(Ring& ring, size_t capacity)
+    : ring_(ring), capacity_(capacity), number_(n_paths.fetch_add(1, std::memory_order_relaxed) + 1), process_(getpid()) {}
+
 DevicePath::~DevicePath() {
-  if (process_inert().load(std::memory_order_relaxed)) return;  // a forked child has no device, and none of this is its own
+  if (getpid() != process_) return;  // a forked child: device and driver are its parent's
   for (nanscan_ring* ring : rings_) {
     if (ring != nullptr) device_library()->close(ring);
   }
@@ -61,6 +80,28 @@ nanscan_ring* DevicePath::ring_of(const at::Tensor& t) {
   return device < kMaxDevices ? rings_[device] : nullptr;
 }
 
+// Nothing runs while a stream captures: each replay writes a record of its own, and takes its place when it comes.
+bool DevicePath::is_capturing(void* stream) {
+  int yes = 0;
+  const bool is = device_library()->capturing(stream, &yes) == 0 && yes != 0;
+  if (!is) replays_.outside();
+  return is;
+}
+
+uint64_t DevicePath::capture(const Record& header) {
+  if (begun.path == number_) replays_.note(begun.enter);
+  captured_last = {number_, header.call};
+  return replays_.launch(header);
+}
+
+bool DevicePath::captures(const Record& record) {
+  if (record.flags & kFlagEnter) begun = {number_, record};
+  if (captured_last.path != number_ || captured_last.call != record.call || record.call == 0) return false;
+  std::lock_guard<std::mutex> lock(mutex_);
+  replays_.note(record);
+  return true;
+}
+
 ScanStatus DevicePath::launch(const at::Tensor& t, Record& header) {
   header.seq = 0;
   nanscan_tensor view;
@@ -75,11 +116,17 @@ ScanStatus DevicePath::launch(const at::Tensor& t, Record& header) {
   std::lock_guard<std::mutex> lock(mutex_);
   nanscan_ring* ring = ring_of(t);
   if (ring == nullptr) return ScanStatus::kDevice;
-  int capturing = 0;
-  if (library.capturing(stream, &capturing) == 0 && capturing != 0) {
-    // Nothing runs now: each replay writes a record of its own, and takes its place in the ring when it comes.
-    return library.scan(ring, &view, raw(header), stream) == 0 ? ScanStatus::kOk : ScanStatus::kDevice;
+  const bool captured = is_capturing(stream);
+  if (captured) {
+    header.seq = capture(header);
+    if (library.scan(ring, &view, raw(header), stream) != 0) {
+      replays_.undo(header.seq);
+      header.seq = 0;
+      return ScanStatus::kDevice;
+    }
   }
+  begun.path = 0;
+  if (captured) return ScanStatus::kOk;
   const uint64_t seq = ring_.reserve();
   if (seq == 0) return ScanStatus::kOk;  // full: dropped and counted like any other
   header.seq = seq;
@@ -99,6 +146,7 @@ void DevicePath::launch_many(const std::vector<at::Tensor>& tensors, const std::
   for (int device = 0; device < kMaxDevices; ++device) {
     std::vector<nanscan_tensor> views;
     std::vector<Record> rows;
+    std::vector<size_t> which;  // [rows] position in `tensors`
     void* stream = nullptr;
     std::lock_guard<std::mutex> lock(mutex_);
     if (rings_[device] == nullptr) continue;
@@ -115,29 +163,41 @@ void DevicePath::launch_many(const std::vector<at::Tensor>& tensors, const std::
       if (views.empty()) stream = current_stream(tensors[i]);
       views.push_back(view);
       rows.push_back(headers[i]);
+      which.push_back(i);
     }
     if (views.empty()) continue;
-    int capturing = 0;
-    const bool replayed = library.capturing(stream, &capturing) == 0 && capturing != 0;
-    size_t kept = 0;
-    for (size_t i = 0; i < rows.size() && !replayed; ++i) {
-      const uint64_t seq = ring_.reserve();
+    const bool captured = is_capturing(stream);
+    size_t n = 0;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const uint64_t seq = captured ? capture(rows[i]) : ring_.reserve();
+      begun.path = 0;
       if (seq == 0) continue;
-      rows[kept] = rows[i];
-      views[kept] = views[i];
-      rows[kept++].seq = seq;
-      waiting_.emplace(seq, Waiting{});
+      rows[n] = rows[i];
+      views[n] = views[i];
+      which[n] = which[i];
+      rows[n++].seq = seq;
+      if (!captured) waiting_.emplace(seq, Waiting{});
     }
-    const size_t n = replayed ? rows.size() : kept;
     if (n == 0) continue;
     const int code = library.scan_many(rings_[device], views.data(), raw(rows[0]), static_cast<uint32_t>(n), stream);
-    if (code != 0) lose(code);
+    if (code == 0) continue;
+    for (size_t i = 0; i < n; ++i) statuses[which[i]] = ScanStatus::kDevice;
+    if (captured) replays_.undo(rows[0].seq);
+    else lose(code);
   }
 }
 
-bool DevicePath::repeat(uint64_t seq, Record& header) {
+bool DevicePath::repeat(const at::Tensor& t, uint64_t seq, Record& header) {
   header.seq = 0;
+  void* stream = current_stream(t);
   std::lock_guard<std::mutex> lock(mutex_);
+  const bool captured = is_capturing(stream);
+  if (captured != Replays::is_id(seq)) return false;
+  if (captured) {
+    header.seq = replays_.repeat(seq, header);
+    if (header.seq != 0) captured_last = {number_, header.call};
+    return header.seq != 0;
+  }
   const auto waiting = waiting_.find(seq);
   if (waiting != waiting_.end()) {
     header.seq = ring_.reserve();
@@ -151,10 +211,14 @@ bool DevicePath::repeat(uint64_t seq, Record& header) {
   return true;
 }
 
+void DevicePath::append_replayed(const Record& record, std::vector<Record>& out) {
+  ring_.append(record);
+  if (!(record.flags & (kFlagLink | kFlagEnter))) out.push_back(record);
+}
+
 void DevicePath::finish(const Record& record, std::vector<Record>& out) {
   if (record.flags & kFlagReplay) {
-    ring_.append(record);
-    out.push_back(record);
+    replays_.take(record, [&](const Record& one) { append_replayed(one, out); });
     return;
   }
   const auto waiting = waiting_.find(record.seq);
@@ -190,6 +254,8 @@ void DevicePath::take_finished(std::vector<Record>& out) {
       for (uint32_t i = 0; i < n; ++i) finish(inbox_[i], out);
     } while (n == inbox_.size());
   }
+  if (flushed_) replays_.finish([&](const Record& one) { append_replayed(one, out); });
+  flushed_ = false;
   if (idle && !waiting_.empty()) give_up();  // the device's ring was full of replays that nobody had polled
 }
 
@@ -207,6 +273,8 @@ void DevicePath::flush() {
     std::lock_guard<std::mutex> lock(mutex_);
     lose(code);
   }
+  std::lock_guard<std::mutex> lock(mutex_);
+  flushed_ = true;
 }
 
 // A launch failed, or the device is gone: what it owes will not come.

@@ -13,6 +13,7 @@
 
 #include "buffer/device_library.h"
 #include "buffer/ring.h"
+#include "hooks/replays.h"
 #include "record/record.h"
 #include "scan/scan.h"
 
@@ -28,20 +29,23 @@ inline bool on_device(const at::Tensor& t) {
 
 class DevicePath {
  public:
-  DevicePath(Ring& ring, size_t capacity) : ring_(ring), capacity_(capacity) {}
+  DevicePath(Ring& ring, size_t capacity);
   ~DevicePath();
 
   // Takes the device's memory. Not in a hook: it allocates, which no stream capture survives. False: see error().
   bool open(int device);
 
-  // Launches the scan of `t`. `header` gets its place in the ring as seq; 0 when it was finished at once (no elements,
-  // appended) or could not be done (the status says why).
+  // Launches the scan of `t`. `header` gets its place in the ring as seq, or an id of its own when it is captured into a
+  // graph; 0 when it was finished at once (no elements, appended) or could not be done (the status says why).
   ScanStatus launch(const at::Tensor& t, Record& header);
   // The same for many, in one or two launches for each device.
   void launch_many(const std::vector<at::Tensor>& tensors, const std::vector<Record>& headers, std::vector<ScanStatus>& statuses);
   // One more record about a value whose scan is under way or was finished lately: `header` with those numbers. False
-  // when it was too long ago.
-  bool repeat(uint64_t seq, Record& header);
+  // when it was too long ago, or on the other side of a capture.
+  bool repeat(const at::Tensor& t, uint64_t seq, Record& header);
+  // A record without numbers. True when it belongs to a call that is being captured: then it is written by each replay,
+  // and not now.
+  bool captures(const Record& record);
 
   // Takes over what the devices have finished. Never blocks. on_record(record) for each record that got its numbers.
   template <typename F>
@@ -51,6 +55,7 @@ class DevicePath {
 
   bool is_open(int device) const { return device >= 0 && device < kMaxDevices && open_[device].load(std::memory_order_acquire); }
   bool any() const { return any_.load(std::memory_order_relaxed); }
+  // Launches whose records have not been taken over yet; those in graphs do not count.
   size_t pending() const;
   // Why a device could not be opened, or was lost; "" if neither.
   std::string error() const;
@@ -65,13 +70,18 @@ class DevicePath {
   };
 
   nanscan_ring* ring_of(const at::Tensor& t);
+  bool is_capturing(void* stream);
+  uint64_t capture(const Record& header);
   void take_finished(std::vector<Record>& out);
   void finish(const Record& record, std::vector<Record>& out);
+  void append_replayed(const Record& record, std::vector<Record>& out);
   void lose(int code);
   void give_up();
 
   Ring& ring_;
   const size_t capacity_;
+  const uint64_t number_;  // what the thread's notes are compared with: a later path may get this one's address
+  const int process_;
   std::atomic<bool> any_{false};
   std::array<std::atomic<bool>, kMaxDevices> open_{};
   mutable std::mutex mutex_;
@@ -80,6 +90,8 @@ class DevicePath {
   std::vector<Record> results_;                    // [kResults] by place modulo, taken when a device is opened
   std::vector<Record> inbox_;                      // [n] scratch of poll
   std::vector<uint64_t> stamps_;
+  Replays replays_;
+  bool flushed_ = false;  // replays that are not whole by now will not become so
   std::string error_;
 };
 

@@ -21,6 +21,7 @@ std::vector<int64_t> ShapeTable::at(uint32_t id) const {
 
 void Session::append(Record& rec) {
   rec.step = step.load(std::memory_order_relaxed);
+  if (device.any() && (rec.flags & (kFlagLink | kFlagEnter)) != 0 && device.captures(rec)) return;
   ring.append(rec);
 }
 
@@ -62,7 +63,7 @@ bool Session::record_again(const at::Tensor& t, uint64_t late, Record& rec) {
   rec.device = static_cast<int8_t>(std::max<int>(0, t.unsafeGetTensorImpl()->device().index()));
   rec.shape = shapes.id_of(t.sizes());
   rec.step = step.load(std::memory_order_relaxed);
-  if (!device.repeat(late, rec)) return record(t, rec);
+  if (!device.repeat(t, late, rec)) return record(t, rec);
   if (rec.flags & kFlagBad) n_bad.fetch_add(1, std::memory_order_release);  // its numbers were there already
   return true;
 }
@@ -88,7 +89,7 @@ void Session::poll_device() {
     if (rec.flags & kFlagBad) n_bad.fetch_add(1, std::memory_order_release);
     if (!(rec.flags & kFlagBad) && n_bad_values_.load(std::memory_order_relaxed) == 0) return;
     std::lock_guard<std::mutex> lock(watched_mutex_);
-    if (rec.flags & (kFlagInput | kFlagParam)) return;
+    if (rec.flags & kFlagInput) return;
     if (std::none_of(watched_.begin(), watched_.end(), [&](const Watched& w) { return w.site == rec.site; })) return;
     if (rec.flags & kFlagBad) bad_values_[rec.site] = rec;
     else bad_values_.erase(rec.site);
@@ -159,22 +160,32 @@ void Session::set_traced_child(uint32_t site, TracedChild child) {
 
 void Session::watch(const at::Tensor& t, uint32_t site, bool parameter) {
   std::lock_guard<std::mutex> lock(watched_mutex_);
-  watched_.push_back(Watched{WeakImpl(t.getIntrusivePtr()), site, parameter, no_impl(), 0});
-  site_of_[t.unsafeGetTensorImpl()] = site;
+  position_[t.unsafeGetTensorImpl()] = watched_.size();
+  watched_.push_back(Watched{WeakImpl(t.getIntrusivePtr()), site, parameter, version_of(t), no_impl(), 0});
   if (t.has_storage()) storage_site_[t.storage().unsafeGetStorageImpl()] = site;
 }
 
 void Session::clear_watched() {
   std::lock_guard<std::mutex> lock(watched_mutex_);
   watched_.clear();
-  site_of_.clear();
+  position_.clear();
   storage_site_.clear();
 }
 
 uint32_t Session::watched_site(const at::Tensor& t) const {
   std::lock_guard<std::mutex> lock(watched_mutex_);
-  auto it = site_of_.find(t.unsafeGetTensorImpl());
-  return it == site_of_.end() ? kNoSite : it->second;
+  const auto found = position_.find(t.unsafeGetTensorImpl());
+  return found == position_.end() ? kNoSite : watched_[found->second].site;
+}
+
+bool Session::written_since_scanned(const at::Tensor& t) {
+  std::lock_guard<std::mutex> lock(watched_mutex_);
+  const auto found = position_.find(t.unsafeGetTensorImpl());
+  if (found == position_.end() || !watched_[found->second].parameter) return false;
+  uint32_t& version = watched_[found->second].version;
+  const uint32_t before = version;
+  version = version_of(t);
+  return version != before;
 }
 
 uint32_t Session::watched_storage(const at::Tensor& t) const {
@@ -224,6 +235,7 @@ void Session::scan_values(Phase phase) {
     for (auto& w : watched_) {
       auto strong = w.tensor.lock();
       if (!strong) continue;
+      w.version = version_of(at::Tensor(strong));
       Record rec{};
       rec.site = w.site;
       rec.phase = phase;

@@ -53,6 +53,7 @@ struct Watched {
   WeakImpl tensor;
   uint32_t site;  // PARAM (its gradient is site + 1) or BUFFER
   bool parameter;
+  uint32_t version;  // when the value was last scanned
   // The gradient last scanned, to skip a second look at an unchanged one.
   WeakImpl grad;
   uint32_t grad_version = 0;
@@ -119,6 +120,9 @@ class Session : public std::enable_shared_from_this<Session> {
   void poll_device();
   // A parameter or buffer on a device that was bad when its scan came back last; false if it was not.
   bool bad_value(uint32_t site, Record& rec) const;
+  // Was this parameter written since its scan was last launched? Asked of a device's tensors, whose values nobody knows
+  // when a call ends; only the first to ask is told.
+  bool written_since_scanned(const at::Tensor& t);
   // Append without scanning (links, markers). Stamps the step.
   void append(Record& rec);
 
@@ -151,7 +155,8 @@ class Session : public std::enable_shared_from_this<Session> {
   std::array<std::atomic<uint64_t>, 1024> bad_calls_{};
   mutable std::mutex watched_mutex_;
   std::vector<Watched> watched_;
-  std::unordered_map<const void*, uint32_t> site_of_, storage_site_;
+  std::unordered_map<const void*, size_t> position_;  // in watched_, by TensorImpl
+  std::unordered_map<const void*, uint32_t> storage_site_;
   std::unordered_map<uint32_t, Record> bad_values_;  // by site; device tensors only
   std::atomic<size_t> n_bad_values_{0};              // its size
   std::mutex traced_mutex_;

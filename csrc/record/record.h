@@ -56,6 +56,7 @@ enum Link : uint64_t {
                              // module that made the value, n_nan = its call, n_posinf = that call's parent call,
                              // n_neginf = parent's OUTPUT site (0xFFFFFFFF: none)
   kLinkGradConsumer = 4,     // the same for a module that read the value: site = its INPUT site
+  kLinkReplayEnd = 5,        // the records of one replay of a graph end here
 };
 
 // Meaning of the statistics:

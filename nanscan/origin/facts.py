@@ -24,6 +24,7 @@ KEPT = MAX_KEPT // 2  # what is left when there were more
 # Plain ints: an IntFlag makes an object per operation, which is most of the time of reading a record.
 _INPUT, _PARAM, _LINK, _ENTER = int(Flag.INPUT), int(Flag.PARAM), int(Flag.LINK), int(Flag.ENTER)
 _RECOMPUTE, _TOP, _CHANGED, _KNOWN = int(Flag.RECOMPUTE), int(Flag.TOP), int(Flag.CHANGED), int(Flag.KNOWN)
+_CALL = int(Flag.CALL)
 
 
 @dataclass(slots=True, eq=False)
@@ -123,7 +124,7 @@ class StepFacts:
             elif flag & _ENTER:
                 self._first_call = self._first_call or calls[i]
                 self.enters.append((seqs[i], calls[i], int(records[i]["n"]), sites[i]))
-            else:
+            elif not flag & _CALL and sites[i] != NO_SITE:  # ops of a thread that has not heard yet that they are over
                 bits = (NAN if n_nan[i] else 0) | (POS if n_pos[i] else 0) | (NEG if n_neg[i] else 0)
                 self._fact(Fact(seqs[i], calls[i], sites[i], flag, index[i], phases[i], bits, records[i]))
 

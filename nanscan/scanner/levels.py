@@ -27,6 +27,8 @@ from nanscan.sites import SiteTable
 MAX_STEPS = 3  # op-level steps after an anomaly
 MAX_TRIES = 3  # anomalies that are followed up, until one of them has given a verdict
 
+REPLAY = "replay"  # the judge of replayed graphs, among those of levels
+
 Origin = ModuleOrigin | OpOrigin
 
 
@@ -50,6 +52,7 @@ class Levels:
         self._began = 0  # step of the anomaly that is followed up
         self._first_step: int | None = None  # of the follow-up
         self._last_step = 0
+        self._replayed = False  # some graph, since the last step's end
         self._possible = options.escalate and options.level == "module"
         self.notes: list[str] = []
         self.verdict: Event | None = None  # what a follow-up found
@@ -122,6 +125,25 @@ class Levels:
             if origins:
                 self._tries += 1
                 self._steps_left, self._began = MAX_STEPS, origins[0].step
+
+    def replay_origin(self, running: Origin) -> ModuleOrigin:
+        """The judge of replayed graphs. It learns what the running steps' judge knows to be bad."""
+        origin = self._origins.get(REPLAY)
+        if origin is None:
+            origin = self._origins[REPLAY] = self._make_origin("module")
+        assert isinstance(origin, ModuleOrigin)
+        self._replayed = True
+        if running.bad_values or running.told_any:
+            origin.take_over(running.bad_values, running.told_any)
+        return origin
+
+    def learn_from_replays(self, origin: Origin) -> None:
+        """The other way round, between two steps: what replays have left bad is no news of the running program's."""
+        if not self._replayed:
+            return
+        self._replayed, replays = False, self._origins[REPLAY]
+        if replays.bad_values or replays.told_any:
+            origin.take_over(replays.bad_values, replays.told_any)
 
     def finish(self) -> None:
         """The scanner closes."""

@@ -29,6 +29,7 @@ from nanscan.scanner.levels import Levels, Origin
 from nanscan.scanner.models import WatchedModels
 from nanscan.scanner.reaction import Reaction
 from nanscan.scanner.receiver import HookReceiver
+from nanscan.scanner.replays import Replays
 from nanscan.scanner.store import EventStore
 from nanscan.scanner.summary import coverage_of, report_of, stats_of
 from nanscan.scanner.timeline import Mark, Timeline
@@ -39,6 +40,7 @@ log = logging.getLogger("nanscan")
 MAX_UNFED = 128  # pieces kept of a step in which nothing is bad
 
 # The records that the origin analysis reads once something is bad. Healthy outputs and gradients are history only.
+_REPLAY = int(Flag.REPLAY)
 _FLAGGED = int(Flag.BAD | Flag.INPUT | Flag.PARAM | Flag.LINK | Flag.ENTER | Flag.CHANGED | Flag.CALL)
 
 
@@ -74,6 +76,7 @@ class Scanner(HookReceiver):
         self._store = EventStore(options.max_events)
         self._reaction = Reaction(self._guard_callback(options.on_anomaly), self._describe)
         self._timeline = Timeline()
+        self._replays = Replays(HealthWatch(self.sites, settings.rank, growth))
         self._unfed: list[np.ndarray] = []  # flagged records of a step in which nothing is bad so far
         self._fed = False  # something was, in this step
         self._scaled = False  # a GradScaler scaled a loss in this step
@@ -90,8 +93,9 @@ class Scanner(HookReceiver):
             raise carried.cause from None
         core.active = level is not None
         self._levels.prepare(level)
-        self._models = WatchedModels(self, model)
-        self._version = self._models.version()
+        with self._lock:  # another thread may be running the model: its first hook waits here
+            self._models = WatchedModels(self, model)
+            self._version = self._models.version()
         if options.on_anomaly == "raise" or callable(options.on_anomaly):
             reference = weakref.ref(self)  # the core must not keep the scanner alive
 
@@ -205,6 +209,10 @@ class Scanner(HookReceiver):
     def _reach(self, records: np.ndarray, mark: Mark) -> None:
         """All that was recorded before `mark` is here."""
         origin = mark.origin
+        replayed = (records["flags"] & _REPLAY) != 0
+        if replayed.any():
+            self._reach_replays(records[replayed], mark)
+            records = records[~replayed]
         if len(records):
             self._health.add(records)
             flagged = records[(records["flags"] & _FLAGGED) != 0]
@@ -223,6 +231,12 @@ class Scanner(HookReceiver):
             self._emit(self._health.end_step(mark.step), origin)
             self._unfed.clear()
             self._fed = False
+            self._levels.learn_from_replays(origin)
+
+    def _reach_replays(self, records: np.ndarray, mark: Mark) -> None:
+        origin = self._levels.replay_origin(mark.origin)
+        events = self._replays.take(records, origin, scaler=mark.scaler, skipped=mark.skipped)
+        self._react(self._keep(events))  # nobody follows them up: a graph runs no other op than those it has captured
 
     def _feed(self, origin: Origin) -> None:
         for records in self._unfed:
@@ -254,6 +268,11 @@ class Scanner(HookReceiver):
             raise UserCallbackError(err) from err
 
     def _emit(self, events: list[Event], origin: Origin) -> None:
+        kept = self._keep(events)
+        self._levels.saw(kept, origin)
+        self._react(kept)
+
+    def _keep(self, events: list[Event]) -> list[Event]:
         """Keep and log all of them first: what the user's callable or warning filter raises must lose none."""
         kept = []
         for event in events:
@@ -263,8 +282,10 @@ class Scanner(HookReceiver):
             if self._log is not None:
                 self._log.event(event)
             kept.append(event)
-        self._levels.saw(kept, origin)
-        for event in kept:
+        return kept
+
+    def _react(self, events: list[Event]) -> None:
+        for event in events:
             self._reaction.take(event)
 
     def _guard_callback(self, policy: Any) -> Any:

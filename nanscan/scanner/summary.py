@@ -45,7 +45,7 @@ def coverage_of(scanner: Scanner) -> dict[str, Any]:
         "buffers": [name for h in hooks for name in h.buffers],
         "unscanned": dict(scanner._core.counters()["unscanned"]),
         "dropped": scanner._core.counters()["dropped"],
-        "notes": [*scanner._models.notes, *scanner._levels.notes, *_log_notes(scanner)],
+        "notes": [*scanner._models.notes, *scanner._levels.notes, *_device_notes(scanner), *_log_notes(scanner)],
         "failure": scanner._failure,
     }
 
@@ -68,8 +68,16 @@ def report_of(scanner: Scanner, event: Event | None = None) -> str:
             f"nanscan: switched itself off at step {scanner._clock.step} after a fault of its own ({scanner._failure})"
         )
         lines = [off, *(lines if event is not None else ["  what came later was not watched; next: report the fault"])]
-    lines += note_lines([*scanner._levels.notes, *_log_notes(scanner)])
+    lines += note_lines([*scanner._levels.notes, *_device_notes(scanner), *_log_notes(scanner)])
     return "\n".join(lines)
+
+
+def _device_notes(scanner: Scanner) -> list[str]:
+    """What became of a device, if anything did."""
+    error = scanner._core.device_error
+    if not error or any(error in note for note in scanner._models.notes):
+        return []
+    return [f"{error}: what it had not handed over by then is not judged"]
 
 
 def _log_notes(scanner: Scanner) -> list[str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -117,3 +119,47 @@ def cuda_library(folder: Path) -> Path:
         return _build.compile_cuda(CSRC, HERE.parents[1] / "build" / "cuda", os.environ)
     except _build.BuildError as err:
         pytest.fail(f"{err}\n{err.output[-4000:]}")
+
+
+@pytest.fixture(scope="session")
+def late_library(build: ModuleType, folder: Path) -> Path:
+    """The stand-in whose records are late: see shim/late.cpp."""
+    from nanscan import backends
+
+    if backends.get().core is None:
+        pytest.skip(f"the device path is part of the compiled core: {backends.get().why}")
+    return build.late(folder)
+
+
+@pytest.fixture(scope="session")
+def start_program(late_library: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """start_program(name, *arguments, device=True): one of programs/, in a process of its own with that library."""
+
+    def start(name: str, *arguments: object, device: bool = True) -> subprocess.CompletedProcess[str]:
+        environment = {k: v for k, v in os.environ.items() if k not in ("NANSCAN", "NANSCAN_DIR", "NANSCAN_EVERY")}
+        command = [sys.executable, HERE / "programs" / f"{name}.py", late_library if device else "cpu", *arguments]
+        return subprocess.run(
+            [*map(str, command)],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env={**environment, "OMP_NUM_THREADS": "1", "NANSCAN_ON_ANOMALY": ""},
+        )
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def answer_of(start_program: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[..., Any]:
+    """answer_of(name, *arguments, device=True): what the program found; asked once, however many tests want to know."""
+    answers: dict[object, Any] = {}
+
+    def ask(name: str, *arguments: object, device: bool = True) -> Any:
+        key = (name, arguments, device)
+        if key not in answers:
+            done = start_program(name, *arguments, device=device)
+            assert done.returncode == 0, f"{name} exited with {done.returncode}\n{done.stdout}\n{done.stderr[-6000:]}"
+            answers[key] = json.loads(done.stdout.splitlines()[-1])
+        return answers[key]
+
+    return ask

@@ -38,6 +38,7 @@ struct Held {
 std::mutex mutex;
 std::map<nanscan_ring*, Held> rings;
 uint32_t fail_in = 0;  // launches until one fails; 0: none does
+bool lost = false;     // then all fail after it, and what is held never comes
 uint64_t n_launches = 0;
 
 // Runs what was launched, and holds what came of it.
@@ -54,6 +55,7 @@ void collect(nanscan_ring* ring, void* stream) {
 
 bool fails() {
   ++n_launches;
+  if (lost && fail_in == 1) return true;  // stays so
   return fail_in != 0 && --fail_in == 0;
 }
 
@@ -107,6 +109,7 @@ NANSCAN_CUDA_API int nanscan_cuda_poll(nanscan_ring* ring, nanscan_record* out, 
 
 NANSCAN_CUDA_API int nanscan_cuda_flush(nanscan_ring* ring) {
   const std::lock_guard<std::mutex> lock(mutex);
+  if (lost && fail_in == 1) return 999;
   for (auto& [_, records] : rings[ring].streams) {
     rings[ring].ready.insert(rings[ring].ready.end(), records.begin(), records.end());
     records.clear();
@@ -148,10 +151,18 @@ NANSCAN_CUDA_API int nanscan_late_replay(void* stream) {
   return code;
 }
 
-// The n-th launch from now fails, as on a device that was lost.
+// The n-th launch from now fails; 0: none does.
 NANSCAN_CUDA_API void nanscan_late_fail(uint32_t n) {
   const std::lock_guard<std::mutex> lock(mutex);
   fail_in = n;
+  lost = false;
+}
+
+// From the n-th launch on, all fail, and so does every flush: the device is gone.
+NANSCAN_CUDA_API void nanscan_late_lose(uint32_t n) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  fail_in = n;
+  lost = true;
 }
 
 NANSCAN_CUDA_API uint64_t nanscan_late_launches(void) {
