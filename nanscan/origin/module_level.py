@@ -236,7 +236,8 @@ class ModuleOrigin:
                 events += self._tell(birth)
             elif severity == "warning":
                 events.append(self._narrator.event(state.facts, birth, "warning"))
-            else:
+            else:  # taken for a start value: whoever reads it and goes bad shall be told
+                memory.from_start.add(birth.site)
                 events += self._info(birth, birth.role)
         learned = [f for f in new_values if f.phase == Phase.OPTIMIZER and f.site not in memory.from_start]
         memory.learn(learned)

@@ -151,15 +151,16 @@ class Births:
     def _sources(self, call: OpCall) -> tuple[OpBirth, ...]:
         found: dict[int, OpBirth] = {}
         known: tuple[OpBirth, ...] | None = None
-        for order, (value, holds) in enumerate(call.inputs):
-            if not holds & BAD:
-                continue
+        bad_inputs = [(value, holds) for value, holds in call.inputs if holds & BAD]
+        for order, (value, holds) in enumerate(bad_inputs):
             known = self._of_value.get(value)
             if known is not None:
                 self._of_value.move_to_end(value)
             if known is None and holds & UNMADE:
+                # What the op has written over can no longer be looked at, and has no record. Such arguments come first.
                 bad_reads = [i for i, rec in call.reads.items() if record_bits(rec)]
-                ordinal = bad_reads[order] if order < len(bad_reads) else None
+                place = order - max(0, len(bad_inputs) - len(bad_reads))
+                ordinal = bad_reads[place] if 0 <= place < len(bad_reads) else None
                 known = self._not_made(call, holds, ordinal)
                 if known:
                     self._remember(value, known)
@@ -175,6 +176,8 @@ class Births:
     def _not_made(self, call: OpCall, holds: int, ordinal: int | None) -> tuple[OpBirth, ...]:
         """A bad value that no observed call made, at its first reader."""
         rec = None if ordinal is None else call.reads.get(ordinal)
+        if rec is None:  # read and written by one op (x.add_): what it left there is all that can be shown
+            rec = call.outputs[0] if call.outputs else None
         if rec is None:
             return ()
         owner = int(rec["site"]) if holds & Holds.PARAM else None

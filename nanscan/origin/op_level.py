@@ -14,10 +14,10 @@ from nanscan.events.allow import AllowList
 from nanscan.events.event import Event
 from nanscan.origin.narrate import ShapeOf
 from nanscan.origin.op_births import MAX_BORN, Births, OpBirth, record_bits
-from nanscan.origin.op_calls import CallBit, batches, calls_in
+from nanscan.origin.op_calls import CallBit, Holds, batches, calls_in
 from nanscan.origin.op_words import OpWords
 from nanscan.origin.state import SKIPS_EXPECTED
-from nanscan.record import Flag
+from nanscan.record import Flag, Phase
 from nanscan.sites import SiteKind, SiteTable
 
 POINTS = ("forward", "backward", "optimizer", "boundary")
@@ -49,6 +49,7 @@ class OpOrigin:
         self._allow = AllowList() if allow is None else allow
         self._words = OpWords(sites, shape_of, op_name, line_text, rank, clock, compiled)
         self._known_values: dict[int, int] = {}  # parameters and buffers that were told of, with their bits
+        self._from_start: dict[int, int] = {}  # those that were bad before anything ran
         self._births = Births(self._known_values)
         self._told_step = self._told_any = False
         self._told_sites: set[tuple[Any, ...]] = set()
@@ -67,7 +68,7 @@ class OpOrigin:
     @property
     def bad_values(self) -> dict[int, int]:
         """Sites of the parameters and buffers that were left non-finite, with their bits."""
-        return dict(self._known_values)
+        return {**self._from_start, **self._known_values}
 
     @property
     def told_any(self) -> bool:
@@ -94,6 +95,8 @@ class OpOrigin:
                 kind = self._sites[int(rec["site"])].kind
                 if kind is SiteKind.PARAM_GRAD:
                     self._bad_grads.append(rec)
+                elif kind in (SiteKind.PARAM, SiteKind.BUFFER) and int(rec["phase"]) in (Phase.NONE, Phase.DATA):
+                    self._from_start[int(rec["site"])] = record_bits(rec)
                 elif kind in (SiteKind.PARAM, SiteKind.BUFFER):
                     self._bad_values.append(rec)
         for call in calls:
@@ -159,19 +162,25 @@ class OpOrigin:
             return []
         if self._bad_grads:
             rec, phase = max(self._bad_grads, key=lambda r: int(r["site"])), "backward"
-        elif self._bad_values and stage >= 2:
-            rec, phase = self._bad_values[0], "optimizer"
-            if int(rec["site"]) in self._known_values:
-                return []
+        elif stage >= 2 and (new := [r for r in self._bad_values if self._turned_bad(r)]):
+            rec, phase = new[0], "optimizer"
         else:
             return []
         self._told_step = self._told_any = True
         return [self._words.unexplained(rec, phase, self._batch, len(self._bad_grads))]
 
+    def _turned_bad(self, rec: Any) -> bool:
+        """Whether this is news. A buffer that holds Inf may be a bound, or a best value so far."""
+        site = int(rec["site"])
+        if site in self._known_values or site in self._from_start:
+            return False
+        return self._sites[site].kind is SiteKind.PARAM or bool(record_bits(rec) & int(Holds.NAN))
+
     def _end_step(self, scaler: bool, skipped: bool) -> list[Event]:
         events = self._mention(self._births.born)
         for rec in self._bad_values:
-            self._known_values[int(rec["site"])] = record_bits(rec)
+            if self._told_any or int(rec["site"]) not in self._from_start:  # nobody has been told of it so far
+                self._known_values[int(rec["site"])] = record_bits(rec)
         if scaler:
             self._skips_in_a_row = self._skips_in_a_row + 1 if skipped else 0
         self._births.begin_step()

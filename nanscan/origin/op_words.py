@@ -15,6 +15,8 @@ from nanscan.origin.op_calls import CallBit, OpCall
 from nanscan.record import stats_from_record
 from nanscan.sites import NO_SITE, Site, SiteTable
 
+ACCUMULATE = "torch::autograd::AccumulateGrad"  # its own sum is not seen: a hook there would change what torch shares
+
 
 class OpWords:
     """Knows names, lines and shapes; judges nothing.
@@ -112,12 +114,20 @@ class OpWords:
         """A parameter or its gradient is bad, and no observed call made it so."""
         site = self._sites[int(rec["site"])]
         stats = stats_from_record(rec)
+        # All that arrived at a leaf was looked at, and so was every op: what is left is the sum that the engine keeps.
+        summed = phase == "backward" and stats.kind == "inf" and not self._compiled()
+        how = (
+            "each gradient that arrived was finite, their sum in .grad is not (overflow while accumulating)"
+            if summed
+            else "no observed op or node made it: a compiled region, or memory written behind the dispatcher"
+        )
         return Event(
             severity="error",
             kind=stats.kind,
             phase=phase,
             step=int(rec["step"]),
-            role="external",
+            role="origin" if summed else "external",
+            op=ACCUMULATE if summed else None,
             module=site.module if phase == "backward" else None,
             module_type=site.module_type if phase == "backward" else None,
             tensor=site.tensor,
@@ -126,7 +136,7 @@ class OpWords:
             stats=stats,
             dtype=stats.dtype,
             shape=tuple(self._shape_of(int(rec["shape"]))) if rec["shape"] else None,
-            evidence=("no observed op or node made it: a compiled region, or memory written behind the dispatcher",),
+            evidence=(how,),
             first_bad_index=stats.first_bad_index,
             seq=int(rec["seq"]),
             time=self._clock(),

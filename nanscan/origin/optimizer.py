@@ -36,9 +36,12 @@ def judge(state: StepState, memory: Memory, sites: SiteTable) -> list[Judged]:
     if parameters and not grads:
         found.append((_of_parameter(sites, parameters), "error"))
     if buffers and not parameters and not grads and not state.facts.bad_forward:
-        # A buffer that starts out as Inf (a running minimum) or NaN ("not measured yet") is how people write them.
-        severity = "info" if memory.optimizer_passes == 0 else "error" if buffers[0].bits & NAN else "warning"
-        found.append((_of_buffer(sites, buffers), severity))
+        # A buffer that starts out as Inf (a running minimum) or full of NaN ("not measured yet") is how people write
+        # them. One that was finite before anything ran, and is NaN in places after the first step, was computed.
+        birth = _of_buffer(sites, buffers)
+        computed = bool(birth.fact.bits & NAN) and bool(birth.fact.rec["n_nan"] < birth.fact.rec["n"])
+        started = memory.optimizer_passes == 0 and not computed
+        found.append((birth, "info" if started else "error" if birth.fact.bits & NAN else "warning"))
     return sorted(found, key=lambda item: item[0].seq)
 
 
