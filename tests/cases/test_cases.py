@@ -1,4 +1,4 @@
-"""The case corpus (INDEX.md) at module level: silence on healthy programs, else the right module, phase and step.
+"""The case corpus (INDEX.md) at both levels: silence on healthy programs, else the right place.
 
 The judge is score.py's, which also runs as a program: ``python tests/cases/score.py --level module -v``.
 """
@@ -16,7 +16,10 @@ from typing import Any
 import pytest
 import torch
 
+from nanscan.backends import get
+
 CASES = sorted(Path(__file__).parent.glob("c[0-9]*_*.py"))
+LEVELS = ["module", pytest.param("op", marks=pytest.mark.skipif(get().core is None, reason="needs the compiled core"))]
 MUST_BE_RIGHT = 0.85  # of the non-finite cases whose culprit is a module
 
 # Cases that module level gets wrong today, each with the reason. A case that comes right has to leave.
@@ -32,6 +35,7 @@ def expected(path: Path) -> dict[str, Any]:
     raise AssertionError(f"{path.name} holds no EXPECT")
 
 
+NONFINITE = [path for path in CASES if expected(path)["kind"] in ("nan", "inf", "both")]
 HEALTHY = [path for path in CASES if expected(path)["kind"] == "none"]
 NAMED = [
     path for path in CASES if expected(path)["kind"] in ("nan", "inf", "both") and expected(path)["module"] is not None
@@ -61,28 +65,40 @@ def quiet_single_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def wrong_fields(score: ModuleType, path: Path) -> list[str]:
-    """What of a case is judged wrong, in words; empty when it is right."""
-    expect, first, alarms = score.run(path, "module")
-    verdict = score.judge(expect, first, alarms, "module")
-    return [f"{field}: expected {expect.get(field)!r}, found {first}" for field, right in verdict.items() if not right]
+def wrong_fields(score: ModuleType, path: Path, level: str) -> list[str]:
+    """What of a case is judged wrong, in words; empty when it is right. Causes are not asked for."""
+    expect, first, alarms = score.run(path, level)
+    verdict = score.judge(expect, first, alarms, level)
+    return [
+        f"{field}: expected {expect.get(field)!r}, found {first}"
+        for field, right in verdict.items()
+        if not right and field != "cause"
+    ]
 
 
 def test_the_corpus_is_whole() -> None:
     assert len(HEALTHY) == 26
     assert len(NAMED) == 47
+    assert len(NONFINITE) == 67
     assert set(KNOWN_MISSES) <= {path.stem for path in NAMED}
 
 
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("path", HEALTHY, ids=lambda path: path.stem)
-def test_silent_on_a_healthy_program(score: ModuleType, path: Path) -> None:
-    _, _, alarms = score.run(path, "module")
+def test_silent_on_a_healthy_program(score: ModuleType, path: Path, level: str) -> None:
+    _, _, alarms = score.run(path, level)
     assert alarms == []
 
 
 def test_names_module_phase_and_step(score: ModuleType) -> None:
-    wrong = {path.stem: fields for path in NAMED if (fields := wrong_fields(score, path))}
+    wrong = {path.stem: fields for path in NAMED if (fields := wrong_fields(score, path, "module"))}
     for name, fields in wrong.items():
         print(name, KNOWN_MISSES.get(name, "(not a known miss)"), *fields, sep="\n    ")
     assert len(NAMED) - len(wrong) >= MUST_BE_RIGHT * len(NAMED)
     assert sorted(wrong) == sorted(KNOWN_MISSES)
+
+
+@pytest.mark.skipif(get().core is None, reason="needs the compiled core")
+def test_op_level_names_op_module_phase_step_kind_and_role(score: ModuleType) -> None:
+    wrong = {path.stem: fields for path in NONFINITE if (fields := wrong_fields(score, path, "op"))}
+    assert wrong == {}

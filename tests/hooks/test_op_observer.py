@@ -68,6 +68,37 @@ def test_op_of_a_torch_library() -> None:
     assert "torch.ops.nanscan_test.spoil(h.detach())" in first.source
 
 
+def test_an_op_that_reads_and_writes_a_bad_tensor_keeps_its_source() -> None:
+    data = torch.tensor([1.0, NAN, 3.0])
+    with nanscan.trace(on_anomaly="record") as scanner:
+        data.mul_(2).sub_(1)
+        data.sum().item()
+        scanner.flush()
+        (event,) = scanner.events
+    assert (event.role, event.reader, event.severity) == ("external", "aten::mul_", "error")
+
+
+def test_a_buffer_that_holds_inf_from_the_start_is_a_bound() -> None:
+    net = Net()
+    net.register_buffer("best", torch.tensor([float("inf"), float("-inf")]))
+    with nanscan.enable(net, level="op", on_anomaly="record") as scanner:
+        train(net, torch.ones(2, 4), steps=3)
+        scanner.flush()
+        assert scanner.events == ()
+
+
+def test_gradients_that_overflow_as_they_are_summed() -> None:
+    net = nn.Linear(1, 1, bias=False).half()
+    with nanscan.enable(net, level="op", on_anomaly="record") as scanner:
+        for _ in range(2):  # 40,000 each: their sum has no float16
+            (net(torch.full((1, 1), 200.0).half()) * 200).sum().backward()
+        scanner.flush()
+        event = scanner.first
+    assert (event.phase, event.op, event.tensor, event.kind) == (
+        "backward", "torch::autograd::AccumulateGrad", "weight", "inf",
+    )  # fmt: skip
+
+
 def test_a_nan_that_is_computed_with_is_not_meant_and_one_that_is_filled_in_is() -> None:
     with nanscan.trace(on_anomaly="record") as scanner:
         marked = torch.full((3,), NAN).masked_fill(torch.tensor([True, False, True]), NAN)
