@@ -24,10 +24,15 @@ from nanscan import backends
 from nanscan.backends import device as devices
 from nanscan.record import RECORD_DTYPE, Flag, Phase
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: torch.cuda.is_available() is False"),
-]
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def cuda() -> None:
+    """In a fixture, so that pytest says it in one line for all."""
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device: torch.cuda.is_available() is False")
+
 
 WHERE = "cuda"
 DTYPES = [
