@@ -68,6 +68,7 @@ class BadCall:
     producers: dict[int, tuple[int, int]] = field(default_factory=dict)  # input ordinal -> (site, call) it was seen at
     parent: int = 0
     parent_site: int = NO_SITE
+    linked: bool = False  # its parent is known, which is the last that is recorded of a call
     top: bool = False
     recompute: bool = False
     bits: int = 0
@@ -186,7 +187,7 @@ class StepFacts:
             bad.producers.setdefault(index, (site, other))
             self.readers.setdefault(other, []).append(bad)
         elif code == LinkCode.PARENT:
-            bad.parent, bad.parent_site = other, site
+            bad.parent, bad.parent_site, bad.linked = other, site, True
             self.children.setdefault(other, []).append(bad)
 
     def forget_healthy_forwards(self) -> None:

@@ -33,6 +33,19 @@ def test_each_event_is_returned_once(sim):
     assert [sim.decide(point) for point in ("forward", "backward", "optimizer", "boundary")] == [[]] * 4
 
 
+def test_a_call_of_another_thread_is_not_judged_before_all_of_it_is_recorded(sim, value, brief):
+    # GIVEN bad data, and a look at the ring when a thread has written what its first module made, but not what it read
+    with sim.call("", [value("nan")], root=True) as root:
+        begun = len(sim.records)
+        root.out = sim.leaf("a", root.inputs, "nan")
+        output, rest = sim.records[: begun + 1], sim.records[begun + 1 :]
+        sim.records = output
+        assert sim.decide("forward") == []
+        sim.records = rest
+    # THEN it waits for the rest, and is told as what it is
+    assert [event[:3] for event in brief(sim.decide("forward"))] == [("error", "external", "data")]
+
+
 def test_two_independent_origins_are_two_errors(sim, value, brief):
     with sim.call("", [value()], root=True) as root:
         sim.leaf("a", root.inputs, "nan")
