@@ -51,14 +51,9 @@ class ForwardJudge:
         if final:
             ready = sorted([*facts.absorbed.values(), *facts.pending.values()], key=lambda call: call.seq)
         else:
-            ready = [call for call in facts.pending.values() if call.linked and self._got_out(facts, call)]
+            # Of another thread's call only a part may be recorded so far.
+            ready = [call for call in facts.pending.values() if call.linked and facts.climb(call)[1] is not None]
         return self._take_ready(state, ready)
-
-    @staticmethod
-    def _got_out(facts: StepFacts, call: BadCall) -> bool:
-        """Whether the badness reached an outermost call. Another thread's call may be recorded in part so far."""
-        outermost = facts.climb(call)[1]
-        return outermost is not None and outermost.linked
 
     def _take_ready(self, state: StepState, ready: list[BadCall]) -> list[BadCall]:
         facts = state.facts

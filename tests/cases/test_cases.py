@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo.utils
 
 from nanscan.backends import get
 
@@ -67,6 +68,7 @@ def quiet_single_thread() -> Iterator[None]:
 
 def wrong_fields(score: ModuleType, path: Path, level: str) -> list[str]:
     """What of a case is judged wrong, in words; empty when it is right. Causes are not asked for."""
+    torch._dynamo.utils.counters.clear()  # what other cases have compiled is not this one's
     expect, first, alarms = score.run(path, level)
     verdict = score.judge(expect, first, alarms, level)
     return [
