@@ -74,6 +74,12 @@ class BadCall:
     bits: int = 0
     waited: int = 0  # how often it was looked at while it could not be judged yet
 
+    @property
+    def whole(self) -> bool:
+        """Whether all of it is recorded: of another thread's call only a part may be, so far. On a device the rest was
+        written long before the numbers of its first output came."""
+        return self.linked or int(self.outputs[0].rec["device"]) >= 0
+
 
 @dataclass(slots=True, eq=False)
 class BadGrad:

@@ -51,8 +51,7 @@ class ForwardJudge:
         if final:
             ready = sorted([*facts.absorbed.values(), *facts.pending.values()], key=lambda call: call.seq)
         else:
-            # Of another thread's call only a part may be recorded so far.
-            ready = [call for call in facts.pending.values() if call.linked and facts.climb(call)[1] is not None]
+            ready = [call for call in facts.pending.values() if call.whole and facts.climb(call)[1] is not None]
         return self._take_ready(state, ready)
 
     def _take_ready(self, state: StepState, ready: list[BadCall]) -> list[BadCall]:
