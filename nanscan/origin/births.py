@@ -140,8 +140,11 @@ def _root_input(facts: StepFacts, call: BadCall, fact: Fact, from_site: int) -> 
         return None if handed_over and not fact.flags & Flag.CHANGED else fact
     if not fact.flags & Flag.KNOWN:
         return None
-    # By site, not by call: a batch that is used again is known from the step that used it first.
-    root = next((r for r in reversed(facts.enters) if r[0] < call.seq and r[3] + 1 == from_site), None)
+    # The forward that the call ran in: other threads' begin in between. Where that is not on record, by site and not by
+    # call, since a batch that is used again is known from the step that used it first.
+    roots = [r for r in reversed(facts.enters) if r[0] < call.seq and r[3] + 1 == from_site]
+    around = facts.outermost_id(call)
+    root = next((r for r in roots if r[1] == around), roots[0] if roots else None)
     given = [] if root is None else [known for known in facts.inputs.get(root[1], {}).values() if known.bits]
     return next((known for known in given if _alike(known, fact)), given[0] if given else None)
 

@@ -24,7 +24,6 @@ KEPT = MAX_KEPT // 2  # what is left when there were more
 # Plain ints: an IntFlag makes an object per operation, which is most of the time of reading a record.
 _INPUT, _PARAM, _LINK, _ENTER = int(Flag.INPUT), int(Flag.PARAM), int(Flag.LINK), int(Flag.ENTER)
 _RECOMPUTE, _TOP, _CHANGED, _KNOWN = int(Flag.RECOMPUTE), int(Flag.TOP), int(Flag.CHANGED), int(Flag.KNOWN)
-_CALL = int(Flag.CALL)
 
 
 @dataclass(slots=True, eq=False)
@@ -73,12 +72,6 @@ class BadCall:
     recompute: bool = False
     bits: int = 0
     waited: int = 0  # how often it was looked at while it could not be judged yet
-
-    @property
-    def whole(self) -> bool:
-        """Whether all of it is recorded: of another thread's call only a part may be, so far. On a device the rest was
-        written long before the numbers of its first output came."""
-        return self.linked or int(self.outputs[0].rec["device"]) >= 0
 
 
 @dataclass(slots=True, eq=False)
@@ -131,7 +124,7 @@ class StepFacts:
             elif flag & _ENTER:
                 self._first_call = self._first_call or calls[i]
                 self.enters.append((seqs[i], calls[i], int(records[i]["n"]), sites[i]))
-            elif not flag & _CALL and sites[i] != NO_SITE:  # ops of a thread that has not heard yet that they are over
+            else:
                 bits = (NAN if n_nan[i] else 0) | (POS if n_pos[i] else 0) | (NEG if n_neg[i] else 0)
                 self._fact(Fact(seqs[i], calls[i], sites[i], flag, index[i], phases[i], bits, records[i]))
 
@@ -287,6 +280,13 @@ class StepFacts:
                 break
             bits |= call.bits
         return bits
+
+    def outermost_id(self, call: BadCall) -> int:
+        """Id of the outermost call around `call` that is on record; its own where it ran in none."""
+        number = call.parent or call.call
+        while (outer := self.calls.get(number)) is not None and outer.parent:
+            number = outer.parent
+        return number
 
     def climb(self, call: BadCall) -> tuple[list[BadCall], BadCall | None]:
         """The bad calls around `call`, from itself outwards, and the outermost one if the badness got that far."""

@@ -20,12 +20,13 @@ class ForwardJudge:
         self._memory = memory
         self._allow = allow
 
-    def judge(self, state: StepState, final: bool) -> list[Birth]:
+    def judge(self, state: StepState, final: bool, over: bool = False) -> list[Birth]:
         """Births to tell as errors. Unless `final`, only calls whose badness reached the outermost call are judged:
-        of the others it is not known yet that they have ended."""
+        of the others it is not known yet that they have ended. Unless the step is `over`, only calls of which all is
+        recorded: another thread may be writing the rest."""
         checks, state.facts.checks = state.facts.checks, []
         told: list[Birth] = []
-        for call in self._ready(state, final or bool(checks)):
+        for call in self._ready(state, final or bool(checks), over):
             while checks and checks[0].seq < call.seq:
                 told += self._judge_check(state, checks.pop(0))
             told += self._judge_call(state, call)
@@ -43,16 +44,16 @@ class ForwardJudge:
         told: list[Birth] = []
         if not state.explained:  # bounded work in steps that are bad for a known reason
             births = births_of(state.facts, self._sites, call)
-            told += [birth for birth in births if self._judge_birth(state, birth)]
+            told += [self._first_reader(state, birth) for birth in births if self._judge_birth(state, birth)]
         return told + self._unexplained(state, call)
 
-    def _ready(self, state: StepState, final: bool) -> list[BadCall]:
+    def _ready(self, state: StepState, final: bool, over: bool) -> list[BadCall]:
         facts = state.facts
         if final:
             ready = sorted([*facts.absorbed.values(), *facts.pending.values()], key=lambda call: call.seq)
         else:
-            ready = [call for call in facts.pending.values() if call.whole and facts.climb(call)[1] is not None]
-        return self._take_ready(state, ready)
+            ready = [call for call in facts.pending.values() if facts.climb(call)[1] is not None]
+        return self._take_ready(state, [call for call in ready if call.linked or over])
 
     def _take_ready(self, state: StepState, ready: list[BadCall]) -> list[BadCall]:
         facts = state.facts
@@ -94,6 +95,16 @@ class ForwardJudge:
             self._wait(state, birth)
             return False
         return self.tell(state, birth)
+
+    @staticmethod
+    def _first_reader(state: StepState, birth: Birth) -> Birth:
+        """Bad data is told of by whoever read it first, who may have waited for the root to show that it got out."""
+        waiting = (other for other in state.provisional if birth.data_of and other.data_of == birth.data_of)
+        first = next(waiting, None)
+        if first is None:
+            return birth
+        state.provisional.remove(first)
+        return first
 
     def _wait(self, state: StepState, birth: Birth) -> None:
         """Keep it for what may still show its harm. One of an earlier forward makes room, best of the same site."""

@@ -117,7 +117,7 @@ class ModuleOrigin:
                 self._optimizer_ran()
             return []
         stage = POINTS.index(point)
-        events = [self._error(birth) for birth in self._forward.judge(state, final=stage >= 1)]
+        events = [self._error(birth) for birth in self._forward.judge(state, final=stage >= 1, over=stage == 3)]
         if stage >= 1:
             self._collect_backward()
             verdict = not scaler or stage >= 2

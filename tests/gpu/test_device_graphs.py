@@ -59,9 +59,10 @@ def test_an_update_explains_what_follows(answer_of):
 
 def test_eager_steps_beside_it_keep_their_verdict(answer_of):
     _, events = of(answer_of, "beside eager steps")
-    told = [(event["phase"], event["step"], event["tensor"]) for event in events]
-    assert told[0] == ("data", 5, "input 0")
-    assert ("data", 6, "input 0") in told
+    assert [(event["phase"], event["step"], event["tensor"]) for event in events] == [
+        ("data", 5, "input 0"),
+        ("data", 6, "input 0"),
+    ]
 
 
 def test_raise_waits_for_the_scanners_own_step(answer_of):

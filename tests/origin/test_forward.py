@@ -46,6 +46,14 @@ def test_a_call_of_another_thread_is_not_judged_before_all_of_it_is_recorded(sim
     assert [event[:3] for event in brief(sim.decide("forward"))] == [("error", "external", "data")]
 
 
+def test_bad_data_is_told_by_its_first_reader_though_somebody_asked_before_it_got_out(sim, value, brief):
+    with sim.call("", [value("nan")], root=True) as root:
+        root.out = sim.leaf("a", root.inputs, "nan")
+        assert sim.decide("backward") == []  # as a poll by another thread does
+    assert [event[:4] for event in brief(sim.decide("forward"))] == [("error", "external", "data", "a")]
+    assert sim.end() == []
+
+
 def test_two_independent_origins_are_two_errors(sim, value, brief):
     with sim.call("", [value()], root=True) as root:
         sim.leaf("a", root.inputs, "nan")

@@ -48,6 +48,7 @@ class Captured:
         self.net = Net()
         self.values: dict[str, torch.Tensor] = {}
         self.grads: dict[str, torch.Tensor] = {}
+        self.is_captured = False
         for name, module in self.net.named_modules():
             module.register_forward_hook(lambda _m, _args, out, name=name: self._keep(name, out))
         self.x = torch.randn(3, 4)
@@ -63,6 +64,7 @@ class Captured:
         late.capture(STREAM, True)
         self.step()
         late.capture(STREAM, False)
+        self.is_captured = True
         late.stream(0)
         self.pending = self.core.pending - before[0]
         self.scans = self.core.counters()["scans"] - before[1]
@@ -70,6 +72,8 @@ class Captured:
         self.captured_at = self.core.step
 
     def _keep(self, name: str, out: torch.Tensor) -> None:
+        if self.is_captured:  # a graph owns its memory: what was captured stays, whatever runs beside it
+            return
         self.values[name] = out.detach()
         if out.requires_grad:
             out.register_hook(lambda grad: self.grads.__setitem__(name, grad))
