@@ -72,7 +72,7 @@ namespace {
 std::shared_ptr<GradTap> new_tap(const std::shared_ptr<Session>& session) {
   auto tap = std::make_shared<GradTap>();
   tap->session = session;
-  tap->value = session->next_call.fetch_add(1, std::memory_order_relaxed) + 1;
+  tap->value = session->next_id();
   tap->step = session->step.load(std::memory_order_relaxed);
   return tap;
 }

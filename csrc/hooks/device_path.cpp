@@ -33,11 +33,6 @@ void* current_stream(const at::Tensor& t) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
 }
 
-int device_of(const at::Tensor& t) {
-  const int index = t.unsafeGetTensorImpl()->device().index();
-  return index < 0 ? 0 : index;
-}
-
 const nanscan_record* raw(const Record& record) { return reinterpret_cast<const nanscan_record*>(&record); }
 
 }  // namespace
@@ -76,7 +71,7 @@ bool DevicePath::open(int device) {
 }
 
 nanscan_ring* DevicePath::ring_of(const at::Tensor& t) {
-  const int device = device_of(t);
+  const int device = device_index(t);
   return device < kMaxDevices ? rings_[device] : nullptr;
 }
 
@@ -151,7 +146,7 @@ void DevicePath::launch_many(const std::vector<at::Tensor>& tensors, const std::
     std::lock_guard<std::mutex> lock(mutex_);
     if (rings_[device] == nullptr) continue;
     for (size_t i = 0; i < tensors.size(); ++i) {
-      if (device_of(tensors[i]) != device) continue;
+      if (device_index(tensors[i]) != device) continue;
       nanscan_tensor view;
       statuses[i] = describe_tensor(tensors[i], view);
       if (statuses[i] == ScanStatus::kEmpty) {

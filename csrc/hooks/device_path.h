@@ -27,6 +27,12 @@ inline bool on_device(const at::Tensor& t) {
   return library->stand_in ? type == c10::DeviceType::CPU : type == c10::DeviceType::CUDA;
 }
 
+// Ordinal of its device; the CPU, which stands in for a device in tests, counts as the first.
+inline int device_index(const at::Tensor& t) {
+  const int index = t.unsafeGetTensorImpl()->device().index();
+  return index < 0 ? 0 : index;
+}
+
 class DevicePath {
  public:
   DevicePath(Ring& ring, size_t capacity);

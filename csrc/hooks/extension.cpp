@@ -25,10 +25,6 @@ ExtensionThread& extension_thread() {
   return state;
 }
 
-bool shares_memory(const at::Tensor& a, const at::Tensor& b) {
-  return a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl();
-}
-
 void take_input(Session& session, OpThread& thread, std::vector<Record>& before, const at::Tensor& t) {
   Record rec{};
   if (!scannable(session, t)) return;

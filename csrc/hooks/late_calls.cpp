@@ -2,8 +2,6 @@
 
 #include <cstring>
 
-#include "hooks/storages.h"
-
 namespace nanscan {
 
 void LateCalls::resolve(const Record* records, size_t n, std::vector<Record>& out) {
@@ -23,9 +21,10 @@ void LateCalls::resolve(const Record* records, size_t n, std::vector<Record>& ou
 void LateCalls::take_statistics(const Record& record) {
   if (statistics_.empty()) statistics_.resize(kStatistics);
   if (!(record.flags & kFlagInput)) {
+    if (made_.size() >= kWaiting) made_.clear();  // their calls were dropped, or a graph replays what none belongs to
     made_.push_back(record);
     if (statistics_of(record.call) != nullptr && record.output_index != 0) return;
-  } else if (const uint8_t bits = nanscan::bits_of(record)) {
+  } else if (const uint8_t bits = bits_of(record)) {
     mark_bad(record.call, bits | (record.flags & kFlagKnown ? kValueUninit : kValueOutside));
   }
   statistics_[record.call % kStatistics] = record;
@@ -36,13 +35,16 @@ void LateCalls::take_call(const Record& record, std::vector<Record>& out) {
   std::memcpy(&call, &record, sizeof(call));
   call.flags &= static_cast<uint16_t>(~kFlagLate);
   uint8_t made_bits = call.output_bits;
-  std::vector<Record> made;
-  for (Record& result : made_) {
-    if (result.call != call.call || result.flags & kFlagKnown) continue;
-    made_bits |= nanscan::bits_of(result);
-    if (nanscan::bits_of(result)) made.push_back(result);
+  std::vector<Record> made, others;  // of other threads' calls, whose own records come later
+  for (const Record& result : made_) {
+    if (result.call != call.call) {
+      others.push_back(result);
+    } else if (!(result.flags & kFlagKnown) && bits_of(result)) {
+      made_bits |= bits_of(result);
+      made.push_back(result);
+    }
   }
-  made_.clear();
+  made_ = std::move(others);
 
   // What it read, bad ones first; what is left of a storage that it wrote a part of counts as made.
   uint64_t bad[kMaxCallInputs], rest[kMaxCallInputs], ordinals[kMaxCallInputs];

@@ -18,9 +18,13 @@ class LateCalls {
   // Appends to `out` what the judges are to see of records [n].
   void resolve(const Record* records, size_t n, std::vector<Record>& out);
 
+  // Results whose call has not come.
+  size_t waiting() const { return made_.size(); }
+
  private:
   static constexpr size_t kStatistics = 1 << 14;  // values whose numbers are remembered: 2 MiB, taken with the first
   static constexpr size_t kBadValues = 1 << 16;
+  static constexpr size_t kWaiting = 1 << 12;
 
   void take_statistics(const Record& record);
   void take_call(const Record& record, std::vector<Record>& out);
@@ -28,7 +32,7 @@ class LateCalls {
   void mark_bad(uint64_t value, uint8_t bits);
   const Record* statistics_of(uint64_t value) const;
 
-  std::vector<Record> made_;        // results of the call whose own record comes next
+  std::vector<Record> made_;        // results of calls whose own records come next
   std::vector<Record> statistics_;  // [kStatistics] by value modulo
   std::unordered_map<uint64_t, uint8_t> bad_;  // ValueBit of the bad values
   std::deque<uint64_t> bad_order_;

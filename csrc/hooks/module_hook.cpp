@@ -65,7 +65,7 @@ PyObject* enter(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
   Frame& frame = state.push();
   frame.session = session.number;
   frame.site = tap.options.site;
-  frame.call = own_call != 0 ? own_call : session.next_call.fetch_add(1, std::memory_order_relaxed) + 1;
+  frame.call = own_call != 0 ? own_call : session.next_id();
   frame.parent_call = parent_call;
   frame.parent_site = parent_site;
   frame.inputs.clear();

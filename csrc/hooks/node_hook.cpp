@@ -50,9 +50,7 @@ void see_results(Session& session, RunningCall& call, const torch::autograd::var
     const at::Tensor& t = results[i];
     if (!t.defined()) continue;
     bool passed_on = false;
-    for (const auto& in : call.inputs) {
-      passed_on = passed_on || (t.has_storage() && in.tensor.defined() && in.tensor.storage().unsafeGetStorageImpl() == t.storage().unsafeGetStorageImpl());
-    }
+    for (const auto& in : call.inputs) passed_on = passed_on || shares_memory(in.tensor, t);
     CallOutput out;
     out.tensor = t;
     out.index = static_cast<uint32_t>(i);
@@ -146,7 +144,7 @@ void take_node(Session& session, NodeThread& thread, const at::RecordFunction& f
   RunningCall& call = running.call;
   running.node = node.get();
   running.python = running.wants_line = is_python(fn.name());
-  call.call = session.next_call.fetch_add(1, std::memory_order_relaxed) + 1;
+  call.call = session.next_id();
   call.kind = kCallNode;
   call.op = name_id(fn.name());
   call.phase = kPhaseBackward;
@@ -160,7 +158,7 @@ void take_node(Session& session, NodeThread& thread, const at::RecordFunction& f
     const bool bad_loss = session.is_bad_call(forward.call);
     if (session.loss_of.exchange(task, std::memory_order_relaxed) != task && (bad_loss || session.device.any())) {
       CallRecord loss{};
-      loss.call = session.next_call.fetch_add(1, std::memory_order_relaxed) + 1;
+      loss.call = session.next_id();
       loss.site = forward.site;
       loss.line = forward.line;
       loss.flags = static_cast<uint16_t>(kFlagCall | (bad_loss ? 0 : kFlagLate));

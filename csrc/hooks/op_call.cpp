@@ -105,7 +105,7 @@ void begin_call(Session& session, OpThread& thread, uint32_t op) {
   RunningCall& call = thread.call;
   thread.running = true;
   call.clear();
-  call.call = session.next_call.fetch_add(1, std::memory_order_relaxed) + 1;
+  call.call = session.next_id();
   call.op = op;
   call.kind = kCallOp;
   call.site = current_module_site(session);
@@ -116,21 +116,20 @@ void end_call(Session& session, OpThread& thread, int64_t first_node) {
   RunningCall& call = thread.call;
   bool bad = call.bad_input();
   for (const auto& out : thread.outputs) bad = bad || (bits_of(out.record) && !out.legal);
-  const bool maybe_bad = bad || is_late(call, thread.outputs);
   // The line is wanted by the node it made, should that go bad, and by whoever reads the memory after a write that nobody
   // saw. An optimizer's own code is no use to either.
   const auto node = static_cast<int64_t>(at::sequence_number::peek());
   if (bad || call.phase != kPhaseOptimizer) call.line = capture_line();
   if (node > first_node) note_forward(first_node, node, {call.site, call.line, call.op, call.call});
-  for (const auto& t : call.written) {
-    if (maybe_bad && session.watched_storage(t) != kNoSite) call.bits |= kCallWritesParam;
-  }
-  if ((call.bits & kCallWritesParam) && call.phase != kPhaseBackward) call.phase = kPhaseOptimizer;
   record_outcome(session, call, thread.outputs, bad);
 }
 
 void record_outcome(Session& session, RunningCall& call, const std::vector<CallOutput>& outputs, bool bad) {
   const bool late = is_late(call, outputs);
+  for (const auto& t : call.written) {
+    if ((bad || late) && session.watched_storage(t) != kNoSite) call.bits |= kCallWritesParam;
+  }
+  if ((call.bits & kCallWritesParam) && call.phase != kPhaseBackward) call.phase = kPhaseOptimizer;
   for (const auto& out : outputs) {
     if (!(out.record.flags & kFlagLate)) {
       session.storages.write(out.tensor, call.call, bits_of(out.record), call.site, call.line);
@@ -143,7 +142,7 @@ void record_outcome(Session& session, RunningCall& call, const std::vector<CallO
 }
 
 void note_change(Session& session, CallInput& in, uint8_t now) {
-  in.value = session.next_call.fetch_add(1, std::memory_order_relaxed) + 1;
+  in.value = session.next_id();
   in.bits = now | kValueChanged | kValueOutside;
   session.storages.set_changed(in.tensor, in.value, now);
 }
@@ -209,7 +208,7 @@ void write_call(Session& session, RunningCall& call, const std::vector<CallOutpu
 bool observe_escape(Session& session, const at::Tensor& t, CallKind kind, uint32_t site, Phase phase) {
   if (!t.defined() || !scannable(session, t)) return false;
   RunningCall call;
-  call.call = session.next_call.fetch_add(1, std::memory_order_relaxed) + 1;
+  call.call = session.next_id();
   call.kind = kind;
   call.site = site;
   call.phase = phase;

@@ -138,7 +138,7 @@ void see_output(Session& session, OpThread& thread, const OpInfo& info, const at
   }
   if (!written) {
     for (const auto& in : call.inputs) {  // handed through: not made here
-      if (t.has_storage() && in.tensor.defined() && in.tensor.storage().unsafeGetStorageImpl() == t.storage().unsafeGetStorageImpl()) return;
+      if (shares_memory(in.tensor, t)) return;
     }
   }
   CallOutput out;

@@ -41,22 +41,23 @@ inline bool scannable(const Session& session, const at::Tensor& t) {
 // Scans a result; one on a device is only marked with kFlagLate. A floating tensor that cannot be scanned is counted by
 // reason.
 inline bool scan_result(Session& session, const at::Tensor& t, Record& rec) {
-  if (scannable(session, t) && session.is_late(t)) {
-    rec.flags |= kFlagLate;
-    return true;
-  }
   if (!scannable(session, t)) {
     session.note_unopened(t);
     if (t.defined() && !wraps_another(t) && (t.is_floating_point() || t.is_complex() || t.is_quantized())) {
       const ScanStatus status = scan_tensor(t, rec);
-      if (!scanned(status)) session.unscanned[static_cast<size_t>(status)].fetch_add(1, std::memory_order_relaxed);
+      if (!scanned(status)) session.count(status);
     }
     return false;
   }
-  const ScanStatus status = scan_tensor(t, rec);
-  auto& counter = scanned(status) ? session.n_scans : session.unscanned[static_cast<size_t>(status)];
-  counter.fetch_add(1, std::memory_order_relaxed);
-  return scanned(status);
+  if (session.is_late(t)) {
+    rec.flags |= kFlagLate;
+    return true;
+  }
+  return session.count(scan_tensor(t, rec));
+}
+
+inline bool shares_memory(const at::Tensor& a, const at::Tensor& b) {
+  return a.has_storage() && b.has_storage() && a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl();
 }
 
 }  // namespace nanscan

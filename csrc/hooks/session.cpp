@@ -25,24 +25,26 @@ void Session::append(Record& rec) {
   ring.append(rec);
 }
 
+bool Session::count(ScanStatus status) {
+  auto& counter = scanned(status) ? n_scans : unscanned[static_cast<size_t>(status)];
+  counter.fetch_add(1, std::memory_order_relaxed);
+  return scanned(status);
+}
+
+void Session::head(const at::Tensor& t, Record& rec) {
+  rec.device = static_cast<int8_t>(device_index(t));
+  rec.shape = shapes.id_of(t.sizes());
+  rec.step = step.load(std::memory_order_relaxed);
+}
+
 bool Session::record(const at::Tensor& t, Record& rec) {
   if (is_late(t)) {
-    rec.device = static_cast<int8_t>(std::max<int>(0, t.unsafeGetTensorImpl()->device().index()));
-    rec.shape = shapes.id_of(t.sizes());
-    rec.step = step.load(std::memory_order_relaxed);
-    const ScanStatus status = device.launch(t, rec);
-    auto& counter = scanned(status) ? n_scans : unscanned[static_cast<size_t>(status)];
-    counter.fetch_add(1, std::memory_order_relaxed);
-    return scanned(status);
+    head(t, rec);
+    return count(device.launch(t, rec));
   }
   rec.seq = 0;
   note_unopened(t);
-  const ScanStatus status = scan_tensor(t, rec);
-  if (!scanned(status)) {
-    unscanned[static_cast<size_t>(status)].fetch_add(1, std::memory_order_relaxed);
-    return false;
-  }
-  n_scans.fetch_add(1, std::memory_order_relaxed);
+  if (!count(scan_tensor(t, rec))) return false;
   rec.device = -1;
   rec.shape = 0;
   const bool bad = (rec.flags & kFlagBad) != 0;
@@ -55,21 +57,19 @@ bool Session::record(const at::Tensor& t, Record& rec) {
 
 void Session::note_unopened(const at::Tensor& t) {
   if (!t.defined() || !t.is_cuda()) return;
-  const int index = std::max<int>(0, t.device().index());
+  const int index = device_index(t);
   if (index < 32 && !device.is_open(index)) unopened.fetch_or(1u << index, std::memory_order_relaxed);
 }
 
 bool Session::record_again(const at::Tensor& t, uint64_t late, Record& rec) {
-  rec.device = static_cast<int8_t>(std::max<int>(0, t.unsafeGetTensorImpl()->device().index()));
-  rec.shape = shapes.id_of(t.sizes());
-  rec.step = step.load(std::memory_order_relaxed);
+  head(t, rec);
   if (!device.repeat(t, late, rec)) return record(t, rec);
   if (rec.flags & kFlagBad) n_bad.fetch_add(1, std::memory_order_release);  // its numbers were there already
   return true;
 }
 
 ValueState Session::state_of(const at::Tensor& t) {
-  const uint64_t fresh = next_call.fetch_add(1, std::memory_order_relaxed) + 1;
+  const uint64_t fresh = next_id();
   if (!is_late(t) || !t.has_storage()) return storages.read(t, fresh);
   ValueState state = storages.read_late(t, fresh);
   if (state.scanned_now) {
@@ -112,33 +112,26 @@ bool Session::bad_value(uint32_t site, Record& rec) const {
 void Session::record_all(const std::vector<at::Tensor>& tensors, std::vector<Record>& records) {
   std::vector<at::Tensor> late;
   std::vector<Record> headers;
-  std::vector<ScanStatus> statuses;
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (!is_late(tensors[i])) {
       record(tensors[i], records[i]);
       continue;
     }
-    Record& rec = records[i];
-    rec.device = static_cast<int8_t>(std::max<int>(0, tensors[i].unsafeGetTensorImpl()->device().index()));
-    rec.shape = shapes.id_of(tensors[i].sizes());
-    rec.step = step.load(std::memory_order_relaxed);
+    head(tensors[i], records[i]);
     late.push_back(tensors[i]);
-    headers.push_back(rec);
+    headers.push_back(records[i]);
   }
   if (late.empty()) return;
-  statuses.resize(late.size(), ScanStatus::kDevice);
+  std::vector<ScanStatus> statuses(late.size(), ScanStatus::kDevice);
   device.launch_many(late, headers, statuses);
-  for (const ScanStatus status : statuses) {
-    auto& counter = scanned(status) ? n_scans : unscanned[static_cast<size_t>(status)];
-    counter.fetch_add(1, std::memory_order_relaxed);
-  }
+  for (const ScanStatus status : statuses) count(status);
 }
 
 uint64_t Session::traced_call_id(uint32_t site) {
   const uint64_t now = batch.load(std::memory_order_relaxed);
   std::lock_guard<std::mutex> lock(traced_mutex_);
   auto& entry = traced_[site];
-  if (entry.second == 0 || entry.first != now) entry = {now, next_call.fetch_add(1, std::memory_order_relaxed) + 1};
+  if (entry.second == 0 || entry.first != now) entry = {now, next_id()};
   return entry.second;
 }
 

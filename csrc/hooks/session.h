@@ -4,7 +4,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -76,7 +75,6 @@ class Session : public std::enable_shared_from_this<Session> {
   ShapeTable shapes;
   std::atomic<uint64_t> step{0};
   std::atomic<uint64_t> batch{0};  // root forward calls so far
-  std::atomic<uint64_t> next_call{0};
   std::atomic<uint64_t> n_scans{0};
   std::atomic<uint64_t> n_unreadable_calls{0};
   std::atomic<uint64_t> n_bad{0};          // bad records so far
@@ -92,6 +90,9 @@ class Session : public std::enable_shared_from_this<Session> {
   std::atomic<int> callback_for{-1};  // graph task that already has our end-of-backward callback
   std::atomic<void*> backward_end{nullptr};  // a Python callable, owned by the binding; this half knows no Python
   std::array<std::atomic<uint64_t>, kScanStatusCount> unscanned{};
+
+  // Ids of calls and of values come from one counter, from 1.
+  uint64_t next_id() { return last_id_.fetch_add(1, std::memory_order_relaxed) + 1; }
 
   bool watching() const {
     return active.load(std::memory_order_relaxed) && !closed.load(std::memory_order_relaxed);
@@ -109,7 +110,7 @@ class Session : public std::enable_shared_from_this<Session> {
   bool record_again(const at::Tensor& t, uint64_t late, Record& rec);
   // Do the numbers of this tensor come later?
   bool is_late(const at::Tensor& t) const {
-    return device.any() && t.defined() && on_device(t) && device.is_open(std::max<int>(0, t.unsafeGetTensorImpl()->device().index()));
+    return device.any() && t.defined() && on_device(t) && device.is_open(device_index(t));
   }
   // Devices on which a tensor was met before they were opened, as bits: whoever can allocate opens them.
   std::atomic<uint32_t> unopened{0};
@@ -123,6 +124,8 @@ class Session : public std::enable_shared_from_this<Session> {
   // Was this parameter written since its scan was last launched? Asked of a device's tensors, whose values nobody knows
   // when a call ends; only the first to ask is told.
   bool written_since_scanned(const at::Tensor& t);
+  // Counts a scan, or the reason why there was none. True if there was one.
+  bool count(ScanStatus status);
   // Append without scanning (links, markers). Stamps the step.
   void append(Record& rec);
 
@@ -145,6 +148,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void scan_values(Phase phase);
 
  private:
+  // What a record about a tensor on a device says before its numbers are there.
+  void head(const at::Tensor& t, Record& rec);
   void record_all(const std::vector<at::Tensor>& tensors, std::vector<Record>& records);
 
   static uint64_t next_number() {
@@ -152,6 +157,7 @@ class Session : public std::enable_shared_from_this<Session> {
     return last.fetch_add(1, std::memory_order_relaxed) + 1;
   }
 
+  std::atomic<uint64_t> last_id_{0};
   std::array<std::atomic<uint64_t>, 1024> bad_calls_{};
   mutable std::mutex watched_mutex_;
   std::vector<Watched> watched_;

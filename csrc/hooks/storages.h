@@ -88,9 +88,4 @@ class Storages {
   size_t sweep_at_ = 4096;
 };
 
-// NaN / +Inf / -Inf bits of a record.
-inline uint8_t bits_of(const Record& rec) {
-  return static_cast<uint8_t>((rec.n_nan ? kHasNan : 0) | (rec.n_posinf ? kHasPosInf : 0) | (rec.n_neginf ? kHasNegInf : 0));
-}
-
 }  // namespace nanscan

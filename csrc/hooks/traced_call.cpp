@@ -42,7 +42,7 @@ bool traced_op(Session& session, uint32_t site, uint32_t parent_site, const std:
       late = true;
       continue;
     }
-    const ValueState before = session.storages.read(out.tensor, session.next_call.fetch_add(1, std::memory_order_relaxed) + 1);
+    const ValueState before = session.storages.read(out.tensor, session.next_id());
     if (!scan_result(session, out.tensor, out.record)) continue;
     // A backend that runs the graph op by op (aot_eager): its ops were seen, and the one that made this is known.
     const bool known = (before.bits & kBadBits) && !(before.bits & (kValueOutside | kValueChanged));
@@ -66,7 +66,7 @@ void traced_begin(Session& session, uint32_t site, const std::vector<at::Tensor>
   InsideHook inside;
   Record enter{};
   enter.site = site;
-  enter.call = session.next_call.fetch_add(1, std::memory_order_relaxed) + 1;
+  enter.call = session.next_id();
   enter.flags = kFlagEnter;
   enter.phase = kPhaseForward;
   enter.n = batch;

@@ -41,6 +41,11 @@ enum ValueBit : uint8_t {
 constexpr uint64_t kRestOfStorage = 1ull << 54;
 constexpr uint8_t kBadBits = kHasNan | kHasPosInf | kHasNegInf;
 
+// NaN / +Inf / -Inf bits of a record.
+inline uint8_t bits_of(const Record& rec) {
+  return static_cast<uint8_t>((rec.n_nan ? kHasNan : 0) | (rec.n_posinf ? kHasPosInf : 0) | (rec.n_neginf ? kHasNegInf : 0));
+}
+
 constexpr uint32_t kMaxCallInputs = 8;  // further inputs are dropped, bad ones first kept
 
 struct CallRecord {

@@ -15,6 +15,10 @@ def test_ring(build, run):
     run(build("ring_unit", *MEMORY))
 
 
+def test_calls_on_a_device_are_put_together(build, run):
+    run(build("late_unit", *MEMORY))
+
+
 def test_merge(build, run):
     run(build("merge_unit", *MEMORY))
 
