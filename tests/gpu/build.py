@@ -18,6 +18,7 @@ SHIM = HERE / "shim"
 LIBRARY = Path("buffer", "device_ring.cu")  # under csrc
 
 FLAGS = ("-std=c++20", "-w", '-DHOST_SHIM="cuda_shim.h"', f"-I{SHIM}")
+SOLO = ("-DSHIM_SOLO", "-DNANSCAN_CUDA_THREADS=1", "-DNANSCAN_CUDA_LANES=1")  # blocks of one thread
 SANITIZERS = {
     "plain": (),
     "asan-ubsan": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-DSHIM_ASAN"),
@@ -49,23 +50,21 @@ def standin(folder: Path, csrc: Path = ROOT / "csrc") -> Path:
     calls: thousands of small tensors a second.
     """
     library = folder / "libnanscan_cuda_standin.so"
-    solo = ("-DSHIM_SOLO", "-DNANSCAN_CUDA_THREADS=1", "-DNANSCAN_CUDA_LANES=1")
     sources = ("-x", "c++", csrc / LIBRARY, SHIM / "runtime.cpp", SHIM / "solo.cpp")
-    _run("-O1", *FLAGS, *solo, f"-I{csrc}", "-fPIC", "-shared", "-fvisibility=hidden", *sources, "-o", library)
+    _run("-O1", *FLAGS, *SOLO, f"-I{csrc}", "-fPIC", "-shared", "-fvisibility=hidden", *sources, "-o", library)
     return library
 
 
 def late(folder: Path, csrc: Path = ROOT / "csrc") -> Path:
     """The stand-in whose scans run at once and whose records are held back: see shim/late.cpp."""
     library = folder / "libnanscan_cuda_late.so"
-    solo = ("-DSHIM_SOLO", "-DNANSCAN_CUDA_THREADS=1", "-DNANSCAN_CUDA_LANES=1")
     renamed = [
         f"-Dnanscan_cuda_{n}=inner_{n}" for n in ("open", "close", "scan", "scan_many", "poll", "flush", "counters")
     ]
     inner = folder / "late_inner.o"
-    _run("-O1", *FLAGS, *solo, *renamed, f"-I{csrc}", "-fPIC", "-c", "-x", "c++", csrc / LIBRARY, "-o", inner)
+    _run("-O1", *FLAGS, *SOLO, *renamed, f"-I{csrc}", "-fPIC", "-c", "-x", "c++", csrc / LIBRARY, "-o", inner)
     sources = ("-x", "c++", SHIM / "runtime.cpp", SHIM / "solo.cpp", SHIM / "late.cpp", "-x", "none", inner)
-    _run("-O1", *FLAGS, *solo, f"-I{csrc}", "-fPIC", "-shared", *sources, "-o", library)
+    _run("-O1", *FLAGS, *SOLO, f"-I{csrc}", "-fPIC", "-shared", *sources, "-o", library)
     return library
 
 

@@ -1,28 +1,22 @@
-"""Programs at op level on a device that is played by the late stand-in: python device_ops.py LIBRARY NAME [ARGS].
-
-Each is a process of its own: once the stand-in is loaded, memory of the CPU counts as the device's. Prints JSON.
-"""
+"""Op level on a device: python ops.py LIBRARY NAME [ARGS]."""
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
-import json
 import sys
+import threading
 import warnings
 import weakref
+import zlib
 from pathlib import Path
 from typing import Any
 
 import torch
+from late import answer, start
 from torch import nn
 
 import nanscan
-from nanscan import backends
-from nanscan.backends import device
 
-torch.set_num_threads(1)
-torch.manual_seed(0)
 warnings.simplefilter("ignore")
 
 
@@ -121,7 +115,7 @@ def module_then_op() -> Any:
                 optimizer.step()
             else:
                 scanner.step()
-            LATE.nanscan_late_release(step, 1 << 30)
+            LATE.release(seed=step)
         scanner.flush()
         return {"events": told(scanner), "notes": scanner.coverage["notes"]}
 
@@ -144,12 +138,12 @@ def healthy() -> Any:
             del h, loss
             if gone() is not None:
                 raise SystemExit("an activation is kept while its record is late")
-            LATE.nanscan_late_release(step, 1 << 30)
+            LATE.release(seed=step)
         scanner.flush()
         return {"events": told(scanner), "fed": sum(seen), "storages": scanner._core.n_storages()}
 
 
-def same_bits(watch: str) -> Any:
+def same_bits() -> Any:
     """Every number of a training, as bytes."""
 
     class Block(nn.Module):
@@ -163,7 +157,7 @@ def same_bits(watch: str) -> Any:
 
     net = nn.Sequential(nn.Linear(4, 16), Block(), nn.Linear(16, 2))
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
-    scanner = nanscan.enable(net, level="op", on_anomaly="raise") if watch == "yes" else None
+    scanner = nanscan.enable(net, level="op", on_anomaly="raise") if LATE is not None else None
     out = []
     for _ in range(10):
         optimizer.zero_grad()
@@ -172,9 +166,30 @@ def same_bits(watch: str) -> Any:
         out += [loss.detach(), *(p.grad.clone() for p in net.parameters())]
         optimizer.step()
         out += [p.detach().clone() for p in net.parameters()]
-        if scanner is not None:
-            LATE.nanscan_late_release(1, 1 << 30)
-    return [hash(t.numpy().tobytes()) for t in out]
+        if LATE is not None:
+            LATE.release(seed=1)
+    if scanner is not None:
+        scanner.close()
+    return [zlib.crc32(t.numpy().tobytes()) for t in out]
+
+
+def threads() -> Any:
+    """Four threads at once, each on a stream of its own, one of them with a fault."""
+
+    def work(number: int) -> None:
+        LATE.stream(0x100 + number)
+        for i in range(30):
+            x = torch.full((4,), -1.0 if (number, i) == (2, 20) else 1.0)
+            nanscan.check(torch.log(x).add_(1).sum(), f"thread {number}")
+
+    with nanscan.trace(on_anomaly="record") as scanner:
+        workers = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        scanner.flush()
+        return [(event["op"], event["severity"]) for event in told(scanner)]
 
 
 # ---- the corpus
@@ -198,12 +213,5 @@ def corpus(folder: str) -> Any:
     return out
 
 
-LATE = ctypes.CDLL(sys.argv[1])
-LATE.nanscan_late_release.argtypes = (ctypes.c_uint64, ctypes.c_uint32)
-if sys.argv[2] == "same_bits" and sys.argv[3] == "no":
-    print(json.dumps(same_bits("no")))
-else:
-    core = backends.get().core
-    assert core is not None
-    device.use(core, sys.argv[1], stand_in=True)
-    print(json.dumps(globals()[sys.argv[2]](*sys.argv[3:])))
+LATE = start()
+answer(globals()[sys.argv[2]](*sys.argv[3:]))
