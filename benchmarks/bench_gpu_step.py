@@ -33,6 +33,7 @@ import rows
 from bench_hook_latency import LONG, SHORT, Step, empty_post, empty_pre
 from bench_step import ratio
 from gpt import GPT, Shape
+from rivals import RIVALS, Nanscan, Rival, Work
 
 import nanscan
 
@@ -43,91 +44,17 @@ HOOK_KINDS = ("plain", "empty", "nanscan")
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 
 
-class Rival:
-    """A GPT and its step."""
-
-    def __init__(self, shape: Shape, capturable: bool = False) -> None:
-        torch.manual_seed(0)
-        self.model = GPT(shape).to("cuda", torch.bfloat16)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, capturable=capturable)
-        self.ids = torch.randint(0, shape.n_ids, (shape.batch, shape.length), device="cuda")
-        self.targets = torch.roll(self.ids, -1, 1)
-
-    def step(self) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
-        self.model(self.ids, self.targets).backward()
-        self.optimizer.step()
-
-
-class Module(Rival):
-    """nanscan.enable(model)."""
-
-    def __init__(self, shape: Shape, capturable: bool = False) -> None:
-        super().__init__(shape, capturable)
-        self.scanner = nanscan.enable(self.model, on_anomaly="record", escalate=False)
-
-
-class Op(Rival):
-    """nanscan.enable(model, level="op"). Ops are observed for the whole process: here during its own steps only."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__(shape)
-        self.scanner = nanscan.enable(self.model, level="op", on_anomaly="record")
-        self.scanner._core.set_op_level(False)
-
-    def step(self) -> None:
-        core = self.scanner._core
-        core.set_op_level(True)
-        super().step()
-        core.set_op_level(False)
-
-
-class HandMade(Rival):
-    """What people write: isfinite().all() on every output, the gradient that reaches it, and all gradients."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__(shape)
-        for module in self.model.modules():
-            module.register_forward_hook(self._after)
-
-    def _after(self, module: nn.Module, args: tuple, output: torch.Tensor) -> None:
-        self._check(output)
-        if output.requires_grad:
-            output.register_hook(self._check)
-
-    @staticmethod
-    def _check(value: torch.Tensor) -> None:
-        if not torch.isfinite(value).all():
-            raise FloatingPointError("non-finite")
-
-    def step(self) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
-        self.model(self.ids, self.targets).backward()
-        for parameter in self.model.parameters():
-            self._check(parameter.grad)
-        self.optimizer.step()
-
-
-class DetectAnomaly(Rival):
-    """torch.autograd.detect_anomaly: NaN only, backward only."""
-
-    def step(self) -> None:
-        with torch.autograd.set_detect_anomaly(True):
-            super().step()
-
-
-RIVALS: dict[str, Callable[[Shape], Rival]] = {
-    "plain": Rival,
-    "plain again": Rival,
-    "nanscan module": Module,
-    "nanscan op": Op,
-    "hand-made hooks": HandMade,
-    "detect_anomaly": DetectAnomaly,
-}
+def work(shape: Shape, capturable: bool = False) -> Work:
+    """A GPT in bf16, its optimizer and its batch."""
+    torch.manual_seed(0)
+    model = GPT(shape).to("cuda", torch.bfloat16)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, capturable=capturable)
+    ids = torch.randint(0, shape.n_ids, (shape.batch, shape.length), device="cuda")
+    return Work(model, optimizer, ids, torch.roll(ids, -1, 1))
 
 
 def measure_step(shape: Shape, rounds: int) -> list[dict[str, Any]]:
-    rivals = {name: make(shape) for name, make in RIVALS.items()}
+    rivals = {name: make(work(shape)) for name, make in RIVALS.items()}
     seconds: dict[str, list[float]] = {name: [] for name in rivals}
     order, shuffle = list(rivals), random.Random(0).shuffle
     for _ in range(WARM_UP + rounds):
@@ -204,7 +131,7 @@ def measure_launches(shape: Shape) -> list[dict[str, Any]]:
     """One step by the profiler; and whether torch itself would have waited in it."""
     done = []
     for name in ("plain", "nanscan module", "nanscan op"):
-        rival = RIVALS[name](shape)
+        rival = RIVALS[name](work(shape))
         for _ in range(3):
             rival.step()
         torch.cuda.synchronize()
@@ -244,7 +171,14 @@ def torch_would_wait(rival: Rival) -> str:
 
 
 def measure_graph(shape: Shape, rounds: int) -> list[dict[str, Any]]:
-    done, graphs, rivals = [], {}, {"plain": Rival(shape, capturable=True), "nanscan module": Module(shape, True)}
+    done, graphs, rivals = (
+        [],
+        {},
+        {
+            "plain": Rival(work(shape, capturable=True)),
+            "nanscan module": Nanscan(work(shape, capturable=True)),
+        },
+    )
     for name, rival in rivals.items():
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())

@@ -11,17 +11,16 @@ import argparse
 import random
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
 
 sys.path.append(str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parent.parent / "examples" / "char_gpt"))
 import rows
 from model import CharGPT, Config
+from rivals import RIVALS, Work
 
 import nanscan
 
@@ -30,95 +29,18 @@ WARM_UP = 3  # steps of each rival that are not counted
 RESAMPLES = 2000
 
 
-class Rival:
-    """A GPT, its optimizer and its step. 4 layers, d = 256, T = 128, B = 8; `small`: d = 64, T = 16, B = 2."""
-
-    def __init__(self, small: bool) -> None:
-        torch.manual_seed(0)
-        width, length, batch = (64, 16, 2) if small else (256, 128, 8)
-        self.model = CharGPT(Config(n_ids=512, length=length, width=width))
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4)
-        self.ids = torch.randint(1, 512, (batch, length))
-        self.targets = torch.roll(self.ids, -1, 1)
-
-    def step(self) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
-        self.model(self.ids, self.targets).backward()
-        self.optimizer.step()
-
-
-class HandMade(Rival):
-    """What people write: isfinite().all() on every output and the gradient that reaches it, and on all gradients."""
-
-    def __init__(self, small: bool) -> None:
-        super().__init__(small)
-        for module in self.model.modules():
-            module.register_forward_hook(self._after_forward)
-
-    def _after_forward(self, module: nn.Module, args: tuple, output: torch.Tensor) -> None:
-        self._check(output)
-        if output.requires_grad:
-            output.register_hook(self._check)
-
-    @staticmethod
-    def _check(value: torch.Tensor) -> None:
-        if not torch.isfinite(value).all():
-            raise FloatingPointError("non-finite")
-
-    def step(self) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
-        self.model(self.ids, self.targets).backward()
-        for parameter in self.model.parameters():
-            self._check(parameter.grad)
-        self.optimizer.step()
-
-
-class DetectAnomaly(Rival):
-    """torch.autograd.detect_anomaly: NaN only, backward only."""
-
-    def step(self) -> None:
-        with torch.autograd.set_detect_anomaly(True):
-            super().step()
-
-
-class Nanscan(Rival):
-    """nanscan.enable(model), module level."""
-
-    def __init__(self, small: bool) -> None:
-        super().__init__(small)
-        self.scanner = nanscan.enable(self.model, on_anomaly="record")
-
-
-class NanscanOp(Rival):
-    """nanscan.enable(model, level="op"): every op and every autograd node."""
-
-    def __init__(self, small: bool) -> None:
-        super().__init__(small)
-        self.scanner = nanscan.enable(self.model, level="op", on_anomaly="record")
-        self.scanner._core.set_op_level(False)
-
-    def step(self) -> None:
-        # Ops are observed for the whole process, so the other rivals' would be too. Beginning and ending it each step
-        # forgets the table: every parameter is scanned once more, which counts against us.
-        core = self.scanner._core
-        core.set_op_level(True)
-        super().step()
-        core.set_op_level(False)
-
-
-RIVALS: dict[str, Callable[[bool], Rival]] = {
-    "plain": Rival,
-    "plain again": Rival,
-    "nanscan module": Nanscan,
-    "nanscan op": NanscanOp,
-    "hand-made hooks": HandMade,
-    "detect_anomaly": DetectAnomaly,
-}
+def work(small: bool) -> Work:
+    """A GPT, its optimizer and its batch. 4 layers, d = 256, T = 128, B = 8; `small`: d = 64, T = 16, B = 2."""
+    torch.manual_seed(0)
+    width, length, batch = (64, 16, 2) if small else (256, 128, 8)
+    model = CharGPT(Config(n_ids=512, length=length, width=width))
+    ids = torch.randint(1, 512, (batch, length))
+    return Work(model, torch.optim.AdamW(model.parameters(), lr=3e-4), ids, torch.roll(ids, -1, 1))
 
 
 def take(rounds: int, small: bool) -> dict[str, np.ndarray]:
     """Seconds of each step: name -> [rounds]."""
-    rivals = {name: make(small) for name, make in RIVALS.items()}
+    rivals = {name: make(work(small)) for name, make in RIVALS.items()}
     order, shuffle = list(rivals), random.Random(0).shuffle
     seconds: dict[str, list[float]] = {name: [] for name in rivals}
     for _ in range(WARM_UP + rounds):

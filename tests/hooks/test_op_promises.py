@@ -18,7 +18,6 @@ from nanscan.record import Flag
 
 NATIVE = get().core is not None
 pytestmark = pytest.mark.skipif(not NATIVE, reason="the op level needs the compiled core")
-NAN = float("nan")
 
 
 @pytest.fixture(autouse=True)
@@ -45,13 +44,6 @@ def train(model: nn.Module, x: torch.Tensor, steps: int = 1, optimizer: Any = No
         optimizer.zero_grad()
         model(x).square().mean().backward()
         optimizer.step()
-
-
-def first_of(model: nn.Module, x: torch.Tensor, **options: Any) -> Any:
-    with nanscan.enable(model, level="op", on_anomaly="record") as scanner:
-        train(model, x, **options)
-        scanner.flush()
-        return scanner.first
 
 
 # ---- what must not change
