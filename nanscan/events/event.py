@@ -44,7 +44,9 @@ class Event:
             "gradient" is the gradient of the parameter of that name.
         reader: who read the value first; last_clean: where the same memory was last seen without it.
         chain: names from the origin to where the value escaped. evidence: short factual sentences.
-        cause: one of the closed vocabulary, or "unknown". remedy: the next command or call.
+        cause: one of the closed vocabulary, or "unknown". rule: id of the rule that says so ("NS101", see
+            ``nanscan explain``), None where none does. others: causes of other rules that apply, the most specific first.
+        remedy: the next command or call.
         seq: order of the records; time: seconds since the epoch.
     """
 
@@ -73,6 +75,8 @@ class Event:
     evidence: tuple[str, ...] = ()
     first_bad_index: int | None = None
     cause: str = "unknown"
+    rule: str | None = None
+    others: tuple[str, ...] = ()
     remedy: str | None = None
     seq: int = 0
     time: float = 0.0
@@ -125,7 +129,7 @@ class Event:
         """The inverse of `to_dict`. Fields it does not know (a newer writer's) are left out."""
         known = {f.name for f in fields(cls)}
         values = {name: value for name, value in data.items() if name in known}
-        for name in ("shape", "chain", "evidence"):
+        for name in ("shape", "chain", "evidence", "others"):
             if values.get(name) is not None:
                 values[name] = tuple(values[name])
         if values.get("stats") is not None:
