@@ -136,6 +136,7 @@ class Flag(IntFlag):
     REPLAY = 1024
     LATE = 2048
     OP = 4096
+    DETAIL = 8192
 
 
 class LinkCode(IntEnum):
@@ -146,6 +147,9 @@ class LinkCode(IntEnum):
     GRAD_PRODUCER = 3
     GRAD_CONSUMER = 4
     REPLAY_END = 5
+    ARGUMENT = 6
+    INNER_OP = 7
+    PAST = 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@
 #include "hooks/op_call.h"
 #include "hooks/op_hook.h"
 #include "hooks/op_tensors.h"
+#include "hooks/saved_values.h"
 #include "hooks/source_line.h"
 #include "record/call_record.h"
 
@@ -43,7 +44,8 @@ NodeThread& node_thread() {
   return state;
 }
 
-void see_results(Session& session, RunningCall& call, const torch::autograd::variable_list& results) {
+void see_results(Session& session, const torch::autograd::Node& node, RunningCall& call,
+                 const torch::autograd::variable_list& results) {
   std::vector<CallOutput> outputs;
   bool bad = call.bad_input();
   for (size_t i = 0; i < results.size(); ++i) {
@@ -60,13 +62,14 @@ void see_results(Session& session, RunningCall& call, const torch::autograd::var
     bad = bad || bits_of(out.record) != 0;
     outputs.push_back(std::move(out));
   }
+  if (bad) describe_saved(session, node, call, outputs);
   // Late ones that only hand a gradient on say nothing new, and there are many of them.
   if (bad || !outputs.empty()) record_outcome(session, call, outputs, bad);
 }
 
 class ResultHook : public torch::autograd::FunctionPostHook {
  public:
-  explicit ResultHook(std::shared_ptr<Session> session, const void* node) : session_(std::move(session)), node_(node) {}
+  explicit ResultHook(std::shared_ptr<Session> session, const torch::autograd::Node* node) : session_(std::move(session)), node_(node) {}
 
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& results,
                                             const torch::autograd::variable_list& /*incoming*/) override {
@@ -76,7 +79,7 @@ class ResultHook : public torch::autograd::FunctionPostHook {
       InsideHook inside;
       thread.done_node = nullptr;
       try {  // what is thrown here would come out of the user's backward()
-        if (!inside.reentered()) see_results(*session_, thread.done, results);
+        if (!inside.reentered()) see_results(*session_, *node_, thread.done, results);
       } catch (...) {
         session_->n_unreadable_calls.fetch_add(1, std::memory_order_relaxed);
       }
@@ -88,7 +91,7 @@ class ResultHook : public torch::autograd::FunctionPostHook {
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
 
   const std::shared_ptr<Session> session_;
-  const void* node_;
+  const torch::autograd::Node* node_;  // the one that holds this hook
 };
 
 bool is_accumulate(const char* name) { return std::strstr(name, "AccumulateGrad") != nullptr; }
@@ -109,6 +112,12 @@ void set_node_line(uint32_t line) {
   if (running.call.bad_input()) return;
   running.call.line = line;
   running.wants_line = false;
+}
+
+RunningCall* node_without_details() {
+  if (!node_wants_line()) return nullptr;
+  RunningCall& call = node_thread().running.back().call;
+  return call.bad_input() || !call.details.empty() ? nullptr : &call;
 }
 
 bool inside_node() { return !node_thread().running.empty(); }

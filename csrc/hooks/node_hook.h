@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "hooks/forward_map.h"
+#include "hooks/op_call.h"
 #include "hooks/session.h"
 
 namespace nanscan {
@@ -19,6 +20,8 @@ bool inside_node();
 // A Python autograd.Function's backward runs, and nothing bad was made in it so far; and the line where that changed.
 bool node_wants_line();
 void set_node_line(uint32_t line);
+// The call of that node, if nothing is known so far of how it made something bad; nullptr otherwise.
+RunningCall* node_without_details();
 // Where a node that is made inside the running one comes from: an op of a forward that is run again, a line of a Python
 // backward, or else (double backward) the op behind the running node.
 ForwardOp made_inside_node(const Session& session, uint32_t op);

@@ -3,6 +3,7 @@
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
 
+#include "hooks/details.h"
 #include "hooks/forward_map.h"
 #include "hooks/module_hook.h"
 #include "hooks/node_hook.h"
@@ -141,6 +142,18 @@ void record_outcome(Session& session, RunningCall& call, const std::vector<CallO
   else if (bad) write_call(session, call, outputs);
 }
 
+const CallOutput* born_in(const RunningCall& call, const std::vector<CallOutput>& outputs) {
+  uint8_t given = 0, made = 0;
+  for (const auto& in : call.inputs) given |= in.bits & kBadBits;
+  for (const auto& out : outputs) made |= out.legal ? 0 : bits_of(out.record);
+  const bool new_nan = (made & kHasNan) && !(given & kHasNan);
+  if (!new_nan && (made == 0 || given != 0)) return nullptr;
+  for (const auto& out : outputs) {
+    if (!out.legal && (bits_of(out.record) & (new_nan ? kHasNan : kBadBits))) return &out;
+  }
+  return nullptr;
+}
+
 void note_change(Session& session, CallInput& in, uint8_t now) {
   in.value = session.next_id();
   in.bits = now | kValueChanged | kValueOutside;
@@ -172,6 +185,14 @@ void write_call(Session& session, RunningCall& call, const std::vector<CallOutpu
     }
   }
   session.append(reinterpret_cast<Record&>(rec));
+  if (const CallOutput* born = bad ? born_in(call, outputs) : nullptr) {
+    if (call.kind == kCallOp) describe_arguments(session, call, *born, call.details);
+    for (Record& detail : call.details) {
+      detail.call = call.call;
+      detail.phase = call.phase;
+      session.append(detail);
+    }
+  }
   if (bad) session.note_bad_call(call.call);
   if (bad) {
     for (const auto& out : outputs) {

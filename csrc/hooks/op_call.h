@@ -16,9 +16,20 @@ struct CallInput {
   uint8_t bits = 0;
   bool written = false;
   bool scanned_now = false;
+  uint16_t argument = 0;  // place in the schema
+  uint16_t item = 0;      // place in the list that the argument is, if it is one
+  bool listed = false;
+};
+
+// A Python number among the arguments.
+struct Scalar {
+  uint16_t argument;
+  bool listed;  // one of several: dim=[0, 1]
+  double value;
 };
 
 struct RunningCall {
+  const OpInfo* info = nullptr;
   uint64_t call = 0;
   uint32_t op = 0;
   uint32_t site = kNoSite;
@@ -29,8 +40,13 @@ struct RunningCall {
   Phase phase = kPhaseForward;
   std::vector<CallInput> inputs;
   std::vector<at::Tensor> written;
+  std::vector<Scalar> scalars;
+  std::vector<Record> details;  // found while it ran; what else is known is added as it is written
 
   void clear() {
+    info = nullptr;
+    scalars.clear();
+    details.clear();
     inputs.clear();
     written.clear();
     line = 0;
@@ -49,8 +65,12 @@ struct CallOutput {
   at::Tensor tensor;
   Record record{};
   uint32_t index = 0;
+  uint16_t item = 0;  // place in the list that it was written in, if it was one
   bool legal = false;
 };
+
+// The result by which a call is known to have made something bad: nullptr if it made nothing that it was not given.
+const CallOutput* born_in(const RunningCall& call, const std::vector<CallOutput>& outputs);
 
 // Per thread: the one outermost call that runs, an op or an extension. What runs inside it is part of it.
 struct OpThread {

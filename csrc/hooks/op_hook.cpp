@@ -8,6 +8,7 @@
 #include <cmath>
 #include <mutex>
 
+#include "hooks/details.h"
 #include "hooks/forward_map.h"
 #include "hooks/guard.h"
 #include "hooks/module_hook.h"
@@ -47,24 +48,43 @@ bool wraps_any(const at::RecordFunction& fn) {
   return found;
 }
 
-void take_inputs(Session& session, const at::RecordFunction& fn, const OpInfo& info, RunningCall& call, bool only_written) {
+void take_wrapped_number(const at::Tensor& t, uint16_t argument, RunningCall& call) {
+  if (!t.device().is_cpu() || !t.has_storage()) return;
+  double number = 0.0;
+  if (t.scalar_type() == at::kDouble) number = *t.const_data_ptr<double>();
+  else if (t.scalar_type() == at::kLong) number = static_cast<double>(*t.const_data_ptr<int64_t>());
+  else return;
+  if (!std::isfinite(number)) call.bits |= kCallConstant;
+  call.scalars.push_back({argument, false, number});
+}
+
+void take_inputs(Session& session, const at::RecordFunction& fn, const OpInfo& info, RunningCall& call, bool inside_node) {
   bool any_tensor = false;
   const auto inputs = fn.inputs();
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].isDouble() && !std::isfinite(inputs[i].toDouble())) call.bits |= kCallConstant;
     const bool written = i < 64 && (info.written >> i & 1);
     const bool read = !(i < 64 && (info.overwritten >> i & 1));
+    const auto argument = static_cast<uint16_t>(i);
+    const bool listed = inputs[i].isList();
+    uint16_t item = 0;
+    if (!inputs[i].isTensor()) take_scalars(inputs[i], argument, call.scalars);
     for_each_tensor(inputs[i], [&](const at::Tensor& t) {
-      if (!scannable(session, t)) return;
+      const uint16_t place = item++;
       if (t.unsafeGetTensorImpl()->is_wrapped_number()) {  // a Python number in a tensor's clothes: x * nan
-        if (t.scalar_type() == at::kDouble && !std::isfinite(*t.const_data_ptr<double>())) call.bits |= kCallConstant;
+        take_wrapped_number(t, argument, call);
         return;
       }
+      if (!scannable(session, t)) return;
       any_tensor = true;
       if (written) call.written.push_back(t);
-      if (!read || only_written || (info.rules & kOpUninit)) return;
+      if (!read || (info.rules & kOpUninit)) return;
+      if (inside_node) {
+        call.inputs.push_back({t, 0, 0, written, false, argument, place, listed});
+        return;
+      }
       const ValueState state = session.state_of(t);
-      call.inputs.push_back({t, state.value, state.bits, written, state.scanned_now});
+      call.inputs.push_back({t, state.value, state.bits, written, state.scanned_now, argument, place, listed});
     });
   }
   if (!any_tensor) call.bits |= kCallNoTensors;
@@ -99,6 +119,7 @@ std::unique_ptr<at::ObserverContext> op_begins(Session* session, OpThread& threa
   }
   begin_call(*session, thread, info->id);
   RunningCall& call = thread.call;
+  call.info = info;
   if (session->in_scale.load(std::memory_order_relaxed)) call.bits |= kCallScales;
   if (info->rules & kOpSelects) call.bits |= kCallSelects;
   if (info->rules & kOpHost) call.bits |= kCallHost;
@@ -144,6 +165,7 @@ void see_output(Session& session, OpThread& thread, const OpInfo& info, const at
   CallOutput out;
   out.tensor = t;
   out.index = index;
+  out.item = static_cast<uint16_t>(index);
   out.legal = index < 64 && (info.legal >> index & 1);
   if (!scan_result(session, t, out.record)) return;
   thread.outputs.push_back(std::move(out));
@@ -161,7 +183,13 @@ void see_outputs(Session& session, OpThread& thread, const OpInfo& info, const a
       ++index;
     });
   }
-  for (const auto& t : call.written) see_output(session, thread, info, t, 0, true);
+  uint16_t item = 0;
+  for (const auto& t : call.written) {
+    const size_t n = thread.outputs.size();
+    see_output(session, thread, info, t, 0, true);
+    if (thread.outputs.size() > n) thread.outputs.back().item = item;
+    ++item;
+  }
 }
 
 void note_made_inside(const Session& session, const Tracked& tracked) {
@@ -176,6 +204,10 @@ void end_in_node(Session& session, OpThread& thread, const Tracked& tracked, con
   see_outputs(session, thread, *tracked.info, fn);
   for (const auto& out : thread.outputs) {
     if (!bits_of(out.record) || out.legal) continue;
+    if (RunningCall* node = node_without_details()) {
+      describe_inner(tracked.info->id, node->details);
+      describe_arguments(session, thread.call, out, node->details);
+    }
     set_node_line(capture_line());
     return;
   }

@@ -46,6 +46,27 @@ void listen() {
 
 bool torchs_own(const std::string& ns) { return ns == "aten" || ns == "prim" || ns == "prims"; }
 
+void relate(OpInfo& info, const c10::FunctionSchema& schema, const c10::OperatorHandle* handle) {
+  const auto& arguments = schema.arguments();
+  bool factors = false, list = false;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& name = arguments[i].name();
+    info.arguments.push_back(name_id(name.c_str()));
+    if (name == "dim") info.dim_argument = static_cast<uint16_t>(i);
+    if (name == "mat2" || name == "batch2" || name == "vec") {
+      factors = true;
+      info.product_argument = static_cast<uint16_t>(i - 1);
+    }
+    list = list || arguments[i].type()->kind() == c10::TypeKind::ListType;
+  }
+  const bool foreach = info.name.find("::_foreach_") != std::string::npos;
+  if (factors) info.relation = Relation::kProduct;
+  else if (foreach && info.name.find("_norm") != std::string::npos) info.relation = Relation::kItem;
+  else if (foreach || info.name.find("::_fused_") != std::string::npos) info.relation = Relation::kElement;
+  else if (handle != nullptr && handle->hasTag(at::Tag::pointwise)) info.relation = Relation::kElement;
+  else if (info.dim_argument != 0xFFFF) info.relation = Relation::kAlong;
+}
+
 OpInfo describe(const c10::OperatorName& op, const c10::FunctionSchema& schema) {
   OpInfo info;
   info.name = op.name;
@@ -57,6 +78,7 @@ OpInfo describe(const c10::OperatorName& op, const c10::FunctionSchema& schema) 
       handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
     info.rules |= kOpTransparent;
   }
+  relate(info, schema, handle ? &*handle : nullptr);
   const auto& arguments = schema.arguments();
   const auto rule = rules_by_name.find(op.name);
   if (rule != rules_by_name.end()) info.rules |= rule->second;

@@ -20,6 +20,15 @@ enum OpRule : uint32_t {
   kOpOverwrites = 64,  // fills the argument it writes without reading it
 };
 
+// Which elements of an argument an element of the result is computed from.
+enum class Relation : uint8_t {
+  kNone,     // not known
+  kElement,  // the one at the same place, after broadcasting
+  kAlong,    // of the first argument, those along the dimensions that `dim` names, or all
+  kProduct,  // a row of one factor and a column of the other
+  kItem,     // all of the list's tensor with the same place
+};
+
 struct OpInfo {
   std::string name;
   uint32_t id = 0;
@@ -27,6 +36,10 @@ struct OpInfo {
   uint64_t written = 0;      // bit i: argument i is written
   uint64_t overwritten = 0;  // bit i: argument i is written and not read
   uint64_t legal = 0;        // bit i: output i may be non-finite (bookkeeping of the op)
+  std::vector<uint32_t> arguments;  // name ids
+  Relation relation = Relation::kNone;
+  uint16_t dim_argument = 0xFFFF;
+  uint16_t product_argument = 0;  // the first factor
 };
 
 // Rules by name ("aten::where"), and outputs that may be non-finite. Replaces what was there; takes effect for all ops.

@@ -45,6 +45,8 @@ enum Flag : uint16_t {
   kFlagReplay = 1024,   // from a captured launch: step is that of the capture plus the number of replays before this one
   kFlagLate = 2048,     // op level on a device: a call, or the statistics of a value, that waits to be put together
   kFlagOp = 4096,       // statistics of what one op or node read or made; they belong to its call record
+  kFlagDetail = 8192,   // for the cause rules, of call `call`: an argument's name, number or part, or a value that a node
+                        // had saved; see call_record.h
 };
 
 // What a kFlagLink record says; the code stands in n.
@@ -57,6 +59,10 @@ enum Link : uint64_t {
                              // n_neginf = parent's OUTPUT site (0xFFFFFFFF: none)
   kLinkGradConsumer = 4,     // the same for a module that read the value: site = its INPUT site
   kLinkReplayEnd = 5,        // the records of one replay of a graph end here
+  kLinkArgument = 6,         // kFlagDetail: site = name id of the argument; min = its value if it is a number, n_nan = 1 if
+                             // that is one of a list; shape if it is a tensor; output_index = Detail
+  kLinkInnerOp = 7,          // kFlagDetail: site = name id of the op inside a Python backward that made the value
+  kLinkPast = 8,             // kFlagDetail: min = max|x| of what the same op at the same place had made in step n_nan
 };
 
 // Meaning of the statistics:

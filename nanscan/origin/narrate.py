@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nanscan.events.event import Event
-from nanscan.origin.births import Birth
+from nanscan.origin.births import MEMORY_CAUSE, Birth
 from nanscan.origin.facts import NEG, POS, BadCall, StepFacts, fresh
 from nanscan.origin.remedy import remedy
 from nanscan.record import DType, TensorStats, stats_from_record
 from nanscan.sites import Site, SiteKind, SiteTable
+from nanscan.why import Situation, Verdict, explain
 
 MAX_CHAIN = 8
 MAX_INPUTS = 8
@@ -51,6 +52,8 @@ class Narrator:
         evidence += [*_about_inputs(birth, inputs), *_near_overflow(stats, inputs)]
         if n_later:
             evidence.append(f"{n_later} later module outputs are bad in the same step")
+        verdict = self._verdict(birth, stats, inputs)
+        evidence[1:1] = verdict.evidence
         shape = int(rec["shape"])
         device = int(rec["device"])
         return Event(
@@ -77,11 +80,31 @@ class Narrator:
             chain=chain,
             evidence=tuple(evidence),
             first_bad_index=stats.first_bad_index,
-            cause=birth.cause,
+            cause=verdict.cause,
+            rule=verdict.rule,
+            others=verdict.others,
             remedy=remedy(birth, self._sites, facts.batch_at(birth.seq), maker),
             seq=birth.seq,
             time=self._clock(),
         )
+
+    def _verdict(self, birth: Birth, stats: TensorStats, inputs: dict[str, TensorStats]) -> Verdict:
+        """What can be said of the cause when no op is known."""
+        if birth.role == "external" and birth.cause == "unknown" and not birth.params:
+            return Verdict()
+        situation = Situation(
+            op=birth.op,
+            phase=birth.phase,
+            role=birth.role,
+            kinds=birth.fact.kinds,
+            out=stats,
+            inputs=tuple(inputs.values()),
+            module_type=birth.module_type,
+            tensor=birth.tensor if birth.params else None,
+            last_clean=birth.last_clean or ("its first sighting" if birth.cause == MEMORY_CAUSE else None),
+        )
+        verdict = explain(situation)
+        return verdict if birth.cause in ("unknown", verdict.cause) else Verdict(birth.cause)
 
     def _chain(self, facts: StepFacts, birth: Birth) -> tuple[tuple[str, ...], int]:
         """Labels from the origin to the outermost output it reached, and how many bad outputs came after it."""

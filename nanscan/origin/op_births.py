@@ -54,11 +54,12 @@ class OpBirth:
     selected: bool = False
     lost_at: OpCall | None = None
     trail: list[OpCall] = field(default_factory=list)
+    details: list[Any] = field(default_factory=list)  # records for the cause rules
 
     def settle(self) -> None:
         """Its step is over, or nearly: whatever is made of it still goes back to it, but nobody will print it."""
         if self.told:
-            self.fact, self.inputs, self.trail = None, {}, []
+            self.fact, self.inputs, self.trail, self.details = None, {}, [], []
 
     @property
     def scaled(self) -> bool:
@@ -112,7 +113,7 @@ class Births:
     def take(self, call: OpCall) -> None:
         """Judge one call. Takes its records from it: they would keep the whole drained array alive."""
         self._judge(call)
-        call.outputs, call.reads = [], {}
+        call.outputs, call.reads, call.details = [], {}, []
 
     def _judge(self, call: OpCall) -> None:
         sources = self._sources(call)
@@ -211,6 +212,7 @@ class Births:
         birth = OpBirth(
             call.seq, call.step, "origin", Phase(call.phase or Phase.FORWARD).name.lower(), call, call.out_bits, fact,
             _copied(call.reads), parents=sources, owner=None if site in (NO_SITE, call.site) else site,
+            details=[rec.copy() for rec in call.details],
         )  # fmt: skip
         self.born.append(birth)
         if call.kind == OP:

@@ -77,6 +77,13 @@ class Holds(IntFlag):
     LATE = 128  # never in what the judges see
 
 
+class Detail(IntEnum):
+    """What output_index of a detail record says when it is not the ordinal of one of the call's tensors."""
+
+    NUMBER = 0xFFFF  # an argument that is a Python number
+    SAVED = 0xFFFE  # a value that an autograd node had saved of its forward
+
+
 BAD = int(Holds.NAN | Holds.POS | Holds.NEG)
 
 
@@ -99,6 +106,7 @@ class OpCall:
     outputs: list[Any] = field(default_factory=list)  # records of bad results
     reads: dict[int, Any] = field(default_factory=dict)  # input ordinal -> record
     last_clean: dict[int, tuple[int, int]] = field(default_factory=dict)  # input ordinal -> (site, line)
+    details: list[Any] = field(default_factory=list)  # records for the cause rules
 
     @property
     def in_bits(self) -> int:
@@ -127,6 +135,8 @@ def calls_in(records: np.ndarray) -> tuple[list[OpCall], list[Any]]:
         owner = calls.get(number) if number else None
         if owner is None:
             rest.append(rec)
+        elif flags & int(Flag.DETAIL):
+            owner.details.append(rec)
         elif flags & int(Flag.LINK):
             if int(rec["n"]) == LinkCode.PRODUCER_OF_INPUT:
                 owner.last_clean[int(rec["output_index"])] = (int(rec["site"]), int(rec["n_zero"]))

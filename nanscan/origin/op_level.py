@@ -151,7 +151,9 @@ class OpOrigin:
                 behind.told = True
                 self._told_step = self._told_any = True
                 return [
-                    self._words.event(behind, "error", self._batch, note="its own backward made the first bad gradient")
+                    self._words.event(
+                        behind, "error", self._batch, note="its own backward made the first bad gradient", trap=True
+                    )
                 ]
         self._told_step = self._told_any = True
         return [self._words.event(birth, "error", self._batch)]

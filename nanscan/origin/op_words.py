@@ -8,12 +8,13 @@ from typing import Any
 
 from nanscan.events.event import Event
 from nanscan.origin.between import calls_between
-from nanscan.origin.births import DATA_CAUSE, MEMORY_CAUSE
 from nanscan.origin.narrate import MAX_CHAIN, MAX_INPUTS, ShapeOf
 from nanscan.origin.op_births import OpBirth
 from nanscan.origin.op_calls import CallBit, OpCall
-from nanscan.record import stats_from_record
+from nanscan.origin.situations import Situations
+from nanscan.record import TensorStats, stats_from_record
 from nanscan.sites import NO_SITE, Site, SiteTable
+from nanscan.why import Situation, Verdict, explain
 
 ACCUMULATE = "torch::autograd::AccumulateGrad"  # its own sum is not seen: a hook there would change what torch shares
 
@@ -42,6 +43,7 @@ class OpWords:
         self._rank = rank
         self._clock = clock
         self._compiled = compiled
+        self._situations = Situations(sites, shape_of, op_name, compiled)
 
     def site(self, call: OpCall) -> Site | None:
         return None if call.site == NO_SITE else self._sites[call.site]
@@ -64,8 +66,20 @@ class OpWords:
         return f"its +Inf was lost by arithmetic at {self.place(birth.lost_at)}: the result there is finite, and wrong"
 
     def event(
-        self, birth: OpBirth, severity: str, batch: int | None, note: str | None = None, role: str | None = None
+        self,
+        birth: OpBirth,
+        severity: str,
+        batch: int | None,
+        note: str | None = None,
+        role: str | None = None,
+        trap: bool = False,
     ) -> Event:
+        """The event of a birth.
+
+        Args:
+            note: one more sentence of evidence. role: instead of the birth's.
+            trap: it was selected away, and its own backward has made the first bad gradient.
+        """
         rec, call, site = birth.fact, birth.call, self.site(birth.call)
         stats = None if rec is None else stats_from_record(rec)
         inputs = {
@@ -73,7 +87,10 @@ class OpWords:
         }
         op = self._op_name(call.op)
         external = birth.role in ("external", "uninitialised")
-        evidence = [text for text in (self._clean(birth), self._between(birth), note) if text]
+        tensor, last_clean = self._tensor(birth), self._last_clean(birth)
+        verdict = explain(self._situations.of(birth, tensor=tensor, last_clean=last_clean, trap=trap))
+        held = None if stats is None else _held(stats, tensor, external)
+        evidence = [t for t in (held, *verdict.evidence, self._clean(birth), self._between(birth), note) if t]
         if call.bits & int(CallBit.RECOMPUTE):
             evidence.append("its forward ran a second time, inside the backward (activation checkpointing)")
         if birth.role == "external" and birth.last_clean is None and birth.owner is None and self._compiled():
@@ -98,14 +115,16 @@ class OpWords:
             shape=None if rec is None or not rec["shape"] else tuple(self._shape_of(int(rec["shape"]))),
             stats=stats,
             inputs=inputs,
-            tensor=self._tensor(birth),
+            tensor=tensor,
             reader=op if external else None,
-            last_clean=self._last_clean(birth),
+            last_clean=last_clean,
             chain=self._chain(birth),
             evidence=tuple(evidence),
             first_bad_index=None if stats is None else stats.first_bad_index,
-            cause=self._cause(birth),
-            remedy="print(scanner.first) shows every field of the event",
+            cause=verdict.cause,
+            rule=verdict.rule,
+            others=verdict.others,
+            remedy=verdict.remedy or "print(scanner.first) shows every field of the event",
             seq=birth.seq,
             time=self._clock(),
         )
@@ -121,6 +140,16 @@ class OpWords:
             if summed
             else "no observed op or node made it: a compiled region, or memory written behind the dispatcher"
         )
+        situation = Situation(
+            op=ACCUMULATE if summed else None,
+            phase=phase,
+            role="origin" if summed else "external",
+            kinds=("+inf",) if summed else (),
+            out=stats,
+            tensor=site.tensor,
+            compiled=self._compiled(),
+        )
+        verdict = explain(situation) if summed else Verdict()
         return Event(
             severity="error",
             kind=stats.kind,
@@ -136,7 +165,11 @@ class OpWords:
             stats=stats,
             dtype=stats.dtype,
             shape=tuple(self._shape_of(int(rec["shape"]))) if rec["shape"] else None,
-            evidence=(how,),
+            evidence=(_held(stats, site.tensor, True), *verdict.evidence, how),
+            cause=verdict.cause,
+            rule=verdict.rule,
+            others=verdict.others,
+            remedy=verdict.remedy,
             first_bad_index=stats.first_bad_index,
             seq=int(rec["seq"]),
             time=self._clock(),
@@ -166,19 +199,16 @@ class OpWords:
         text = _short(self._line_text(line))
         return ", ".join([*parts, text] if text else parts) or "its first sighting"
 
-    def _cause(self, birth: OpBirth) -> str:
-        if birth.role == "uninitialised":
-            return "uninitialised memory"
-        if birth.role == "external" and birth.last_clean is not None:
-            return MEMORY_CAUSE
-        if birth.role == "external" and birth.owner is None and not self._compiled():
-            return DATA_CAUSE
-        return "unknown"
-
     def _chain(self, birth: OpBirth) -> tuple[str, ...]:
         calls = [birth.call, *birth.trail[1:]] if birth.role == "origin" else [birth.call, *birth.trail]
         places = list(dict.fromkeys(self.place(c) for c in calls if c.kind < 2))
         return tuple(places if len(places) <= MAX_CHAIN else [*places[: MAX_CHAIN // 2], *places[-MAX_CHAIN // 2 :]])
+
+
+def _held(stats: TensorStats, tensor: str | None, external: bool) -> str:
+    what = tensor or ("the tensor" if external else "its result")
+    counts = [(stats.nan, "NaN"), (stats.posinf, "+Inf"), (stats.neginf, "-Inf")]
+    return f"{what} holds {', '.join(f'{n} {name}' for n, name in counts if n)} among {stats.numel} elements"
 
 
 def _kind(bits: int) -> str:

@@ -22,6 +22,9 @@ FAMILIES = {
 }
 """Heading of each family, by the first digit of a rule's number."""
 
+FALLBACK = 35
+"""Rules of a lower rank would fit many ops: they are asked where no other applies."""
+
 _BY_ID = {rule.id: rule for rule in RULES}
 
 
@@ -38,19 +41,20 @@ def explain(situation: Situation) -> Verdict:
     """
     found = sorted(_matches(situation), key=lambda match: -match[0].rank)
     causes = [(one, seen) for one, seen in found if not one.companion]
+    causes = [match for match in causes if match[0].rank >= FALLBACK] or causes
     beside = [(one, seen) for one, seen in found if one.companion]
     extra = tuple(text for _, seen in beside for text in seen[:1])
     if not causes:
         return Verdict(evidence=extra, others=tuple(one.cause for one, _ in beside))
     best, evidence = causes[0]
     others = dict.fromkeys(one.cause for one, _ in (*causes[1:], *beside) if one.cause != best.cause)
-    remedy = beside[0][0].remedy if beside else best.remedy
+    remedy = beside[0][0].remedy if beside and beside[0][0].rank > best.rank else best.remedy
     return Verdict(best.cause, best.id, (*evidence, *extra), remedy, tuple(others))
 
 
 def _matches(situation: Situation) -> Iterator[tuple[Rule, Evidence]]:
     for one in RULES:
-        if one.ops and situation.name not in one.ops and (situation.forward_op or "") not in one.ops:
+        if one.ops and situation.name not in one.ops:
             continue
         seen = one.when(situation)
         if seen is not None:

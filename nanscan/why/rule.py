@@ -22,7 +22,8 @@ class Rule:
         remedy: what to do, one line of at most 90 columns, code first.
         example: a program that goes wrong in this way and no other. It ends with ``scanner`` closed.
         rank: when several rules apply the highest names the cause, and the others are listed. 50 for a rule that looks
-            at the op and its arguments; less for one that would fit many ops; more for one that knows better.
+            at the op and its arguments; more for one that knows better; below 35 for one that would fit many ops, and
+            is left out where any other applies. A companion of a higher rank than the winner's gives the remedy.
         companion: says something beside the cause (where the value was hidden, say), and never names it itself.
     """
 

@@ -66,12 +66,13 @@ class Situation:
         phase, role: as in Event. kinds: "nan", "+inf", "-inf": what is new in the result.
         out: statistics of the bad result.
         args: arguments of the op (or of `inner`), by name. saved: what an autograd node had kept of its forward.
-        grads: statistics of the gradients that came into a node.
-        forward_op: the op whose node this is. module_type: of the module around it.
+            "grad" is the gradient that came in.
+        module_type: of the module around it. inputs: statistics of all that the call read, by ordinal.
         made_of: the births that it goes back to (a NaN out of somebody's Inf), as situations.
         went: bare names of the ops that read the value afterwards, in order.
         selected, lost: whether a selection (where, masked_fill), or arithmetic (x / inf), swallowed it.
-        scaling: a GradScaler was multiplying the loss. scaled: one drives this step.
+        trap: the value was selected away, and came back through the backward of the op that made it.
+        scaling: a GradScaler was multiplying the loss. constant: a non-finite Python number was passed.
         tensor: the parameter or buffer it sits in. last_clean: where the same memory was last seen finite.
         compiled: whether code made by torch.compile, in which no op is seen, may have run.
     """
@@ -85,16 +86,14 @@ class Situation:
     shape: tuple[int, ...] | None = None
     args: Mapping[str, Arg] = field(default_factory=dict)
     saved: Mapping[str, Arg] = field(default_factory=dict)
-    grads: tuple[TensorStats, ...] = ()
-    forward_op: str | None = None
+    inputs: tuple[TensorStats, ...] = ()
     module_type: str | None = None
     made_of: tuple[Situation, ...] = ()
     went: tuple[str, ...] = ()
     selected: bool = False
     lost: bool = False
+    trap: bool = False
     scaling: bool = False
-    scaled: bool = False
-    optimizing: bool = False
     constant: bool = False
     tensor: str | None = None
     last_clean: str | None = None
@@ -103,8 +102,13 @@ class Situation:
 
     @property
     def name(self) -> str:
-        """``log`` for ``aten::log`` and for ``LogBackward0``'s op; of the inner op where one is known."""
+        """``log`` for ``aten::log_``, ``LogBackward`` for ``LogBackward0``; of the inner op where one is known."""
         return bare(self.inner or self.op or "")
+
+    @property
+    def clean(self) -> bool:
+        """Whether everything it read was finite, as far as that is on record."""
+        return all(not stats.nonfinite for stats in self.inputs) and not self.made_of
 
     @property
     def in_node(self) -> bool:
@@ -134,8 +138,10 @@ class Situation:
 
 
 def bare(op: str) -> str:
-    """The name of an op without its namespace, and of what it does without the in-place underscore: ``div``."""
+    """An op's name without its namespace and in-place underscore, a node's without its number."""
     name = op.rpartition("::")[2]
+    if (node := name.rstrip("0123456789")).endswith("Backward"):
+        return node
     if name.startswith("_foreach_") or name.startswith("_fused_"):
         return name
     return name[:-1] if name.endswith("_") and not name.endswith("__") else name

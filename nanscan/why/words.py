@@ -2,23 +2,80 @@
 
 from __future__ import annotations
 
-from nanscan.record import TensorStats
+import math
+from collections.abc import Callable
+
+from nanscan.record import DType, TensorStats
 from nanscan.why.situation import Arg
 
+HALF = (DType.F16, DType.F8_E4M3FN, DType.F8_E5M2, DType.F8_E4M3FNUZ, DType.F8_E5M2FNUZ)
 
-def got(arg: Arg, what: str) -> str | None:
-    """"0 at the first bad place" or "3 zeros among 12"; None where there is no zero (or negative number, "negative")."""
+
+def number(x: float) -> str:
+    """``0.5``, ``-1e+09``, ``inf``: six digits, and nine where six would make a whole number of it."""
+    text = f"{x:.6g}"
+    return text if float(text) == x or not float(text).is_integer() or abs(x) > 1e6 else f"{x:.9g}"
+
+
+def zero(arg: Arg | None) -> str | None:
+    """ "0", or how many zeros there are; None where there is none, or nobody knows."""
+    return _met(arg, lambda at: at == 0, lambda s: s.zero > 0, lambda s: f"{s.zero} zeros among {s.numel} elements")
+
+
+def negative(arg: Arg | None) -> str | None:
+    """ "-0.25", or how far down the values go."""
+    return below(arg, 0.0)
+
+
+def below(arg: Arg | None, bound: float) -> str | None:
+    """The value if it is less than `bound`, or the least of all values."""
+    return _met(arg, lambda at: at < bound, lambda s: s.min < bound, lambda s: f"values down to {number(s.min)}")
+
+
+def above(arg: Arg | None, bound: float) -> str | None:
+    """The value if it is more than `bound`, or the largest of all values."""
+    return _met(arg, lambda at: at > bound, lambda s: s.max > bound, lambda s: f"values up to {number(s.max)}")
+
+
+def beyond(arg: Arg | None, bound: float) -> str | None:
+    """The value if its size is more than `bound`, or the largest size of all values."""
+    return _met(
+        arg, lambda at: abs(at) > bound, lambda s: s.absmax > bound, lambda s: f"values up to {number(s.absmax)} in size"
+    )
+
+
+def at_size(arg: Arg | None, bound: float) -> str | None:
+    """The value if its size is exactly `bound`, or the largest size if that is."""
+    return _met(
+        arg, lambda at: abs(at) == bound, lambda s: s.absmax == bound, lambda s: f"values of exactly {number(bound)} in size"
+    )
+
+
+def infinite(arg: Arg | None) -> str | None:
+    """ "inf" or "-inf", or how many there are."""
+    return _met(
+        arg,
+        math.isinf,
+        lambda s: s.posinf + s.neginf > 0,
+        lambda s: f"{s.posinf} +Inf and {s.neginf} -Inf among {s.numel} elements",
+    )
+
+
+def _met(
+    arg: Arg | None,
+    one: Callable[[float], bool],
+    some: Callable[[TensorStats], bool],
+    words: Callable[[TensorStats], str],
+) -> str | None:
+    if arg is None:
+        return None
     at = arg.at
     if at is not None:
-        hit = at == 0 if what == "zero" else at < 0
-        return f"{at:.6g}" if hit else None
+        return number(at) if one(at) else None
     stats = arg.seen
-    if stats is None:
-        return None
-    if what == "zero":
-        return f"{stats.zero} zeros among {stats.numel} elements" if stats.zero else None
-    return f"numbers down to {stats.min:.6g}" if stats.min < 0 else None
+    return words(stats) if stats is not None and some(stats) else None
 
 
-def largest(stats: TensorStats) -> str:
-    return f"{stats.absmax:.3g}"
+def limit_of(dtype: DType) -> str:
+    """``float16 ends at 65504``."""
+    return f"{dtype.torch_name} ends at {number(dtype.max_finite)}"
