@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/isnan.h>
 
 #include <algorithm>
 #include <optional>
@@ -96,26 +97,49 @@ std::vector<int64_t> dims_of(const RunningCall& call) {
   return dims;
 }
 
-std::optional<Place> place_in(const RunningCall& call, const CallInput& in, const CallOutput& out, const Place& place) {
+// Where a tensor stands among the arguments.
+struct Seat {
+  uint16_t argument;
+  uint16_t item;
+  bool listed;
+};
+
+std::optional<Place> place_in(const RunningCall& call, const at::Tensor& t, const Seat& seat, const CallOutput& out,
+                              const Place& place) {
   const OpInfo& info = *call.info;
   const at::IntArrayRef sizes = out.tensor.sizes();
   switch (info.relation) {
     case Relation::kElement:
-      if (in.listed && in.item != out.item) return std::nullopt;
-      return element_place(in.tensor, sizes, place);
+      if (seat.listed && seat.item != out.item) return std::nullopt;
+      return element_place(t, sizes, place);
     case Relation::kAlong:
-      if (in.argument != 0) return std::nullopt;
-      return row_place(in.tensor, dims_of(call), sizes, place);
+      if (seat.argument != 0) return std::nullopt;
+      return row_place(t, dims_of(call), sizes, place);
     case Relation::kProduct: {
       const uint32_t first = info.product_argument;
-      if (in.argument < first) return element_place(in.tensor, sizes, place);
-      return in.argument <= first + 1 ? factor_place(in.tensor, in.argument == first, place) : std::nullopt;
+      if (seat.argument < first) return element_place(t, sizes, place);
+      return seat.argument <= first + 1 ? factor_place(t, seat.argument == first, place) : std::nullopt;
     }
     case Relation::kItem:
-      return in.item == out.item ? std::optional<Place>(Place(in.tensor.dim(), kWhole)) : std::nullopt;
+      return seat.item == out.item ? std::optional<Place>(Place(t.dim(), kWhole)) : std::nullopt;
     case Relation::kNone: break;
   }
   return std::nullopt;
+}
+
+// The first bad element; of a result with both sorts the first NaN, since the Inf may have been given.
+int64_t first_bad(const CallOutput& out) {
+  const Record& rec = out.record;
+  if (rec.n_nan == 0 || rec.n_posinf + rec.n_neginf == 0) return rec.first_bad;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return at::isnan(out.tensor).flatten().to(at::kByte).argmax().item<int64_t>();
+}
+
+constexpr int64_t kMostCounts = 1 << 20;  // more are not converted to numbers
+
+at::Tensor as_numbers(const at::Tensor& t) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return t.to(at::kDouble);
 }
 
 Record detail(uint32_t slot, uint32_t name, uint16_t flags) {
@@ -173,19 +197,33 @@ void describe_arguments(Session& session, const RunningCall& call, const CallOut
     details.push_back(rec);
   }
   const bool placed = out.record.first_bad >= 0 && out.tensor.numel() > 0;
-  const Place place = placed ? place_of(out.record.first_bad, out.tensor.sizes()) : Place();
+  const Place place = placed ? place_of(first_bad(out), out.tensor.sizes()) : Place();
+  const auto introduce = [&](const at::Tensor& t, uint32_t slot, uint32_t argument) {
+    Record rec = detail(slot, name(argument), kFlagLink);
+    rec.n = kLinkArgument;
+    rec.shape = session.shapes.id_of(t.sizes());
+    details.push_back(rec);
+  };
+  const auto part_of = [&](const at::Tensor& t, const Seat& seat) {
+    const auto own = placed ? place_in(call, t, seat, out, place) : std::nullopt;
+    return own ? view_at(t, *own) : at::Tensor();
+  };
   for (size_t i = 0; i < call.inputs.size() && i < kMaxCallInputs; ++i) {
     const CallInput& in = call.inputs[i];
     const auto slot = static_cast<uint32_t>(i);
-    Record rec = detail(slot, name(in.argument), kFlagLink);
-    rec.n = kLinkArgument;
-    rec.shape = session.shapes.id_of(in.tensor.sizes());
-    details.push_back(rec);
+    introduce(in.tensor, slot, in.argument);
     if (in.written) continue;  // what it was given is gone
-    const auto own = placed ? place_in(call, in, out, place) : std::nullopt;
-    if (!own) continue;
-    const at::Tensor part = view_at(in.tensor, *own);
+    const at::Tensor part = part_of(in.tensor, {in.argument, in.item, in.listed});
     if (part.defined()) add_statistics(part, slot, name(in.argument), kFlagInput, 0, details);
+  }
+  for (size_t i = 0; i < call.counts.size() && i < kMaxCallInputs; ++i) {
+    const Counts& in = call.counts[i];
+    const auto slot = static_cast<uint32_t>(kMaxCallInputs + i);
+    introduce(in.tensor, slot, in.argument);
+    if (in.tensor.numel() > kMostCounts) continue;
+    add_statistics(as_numbers(in.tensor), slot, name(in.argument), kFlagParam, 0, details);
+    const at::Tensor part = part_of(in.tensor, {in.argument, in.item, in.listed});
+    if (part.defined()) add_statistics(as_numbers(part), slot, name(in.argument), kFlagInput, 0, details);
   }
 }
 
@@ -193,7 +231,7 @@ void describe_tensor(Session& session, uint32_t name, const at::Tensor& t, const
   add_statistics(t, kDetailSaved, name, kFlagParam, session.shapes.id_of(t.sizes()), details);
   if (out.record.first_bad < 0 || out.tensor.numel() == 0) return;
   at::Tensor view;
-  if (element_at(t, out, place_of(out.record.first_bad, out.tensor.sizes()), view)) {
+  if (element_at(t, out, place_of(first_bad(out), out.tensor.sizes()), view)) {
     add_statistics(view, kDetailSaved, name, kFlagInput, 0, details);
   }
 }
@@ -208,10 +246,24 @@ void describe_numbers(uint32_t name, const std::vector<double>& numbers, std::ve
   }
 }
 
-void describe_inner(uint32_t op, std::vector<Record>& details) {
-  Record rec = detail(kDetailSaved, op, kFlagLink);
+void describe_inner(uint32_t op, const CallOutput& out, std::vector<Record>& details) {
+  Record rec = detail(kDetailInner, op, kFlagLink);
   rec.n = kLinkInnerOp;
   details.push_back(rec);
+  add_statistics(out.tensor, kDetailInner, op, kFlagParam, 0, details);
+}
+
+void describe_past(const Session& session, const RunningCall& call, std::vector<Record>& details) {
+  std::array<OpHistory::Past, OpHistory::kSteps> past;
+  const uint64_t step = session.step.load(std::memory_order_relaxed);
+  const size_t n = session.history.before({call.site, call.op, call.line}, step, past);
+  for (size_t i = 0; i < n; ++i) {
+    Record rec = detail(kDetailNumber, call.op, kFlagLink);
+    rec.n = kLinkPast;
+    rec.n_nan = past[i].step;
+    rec.min = past[i].absmax;
+    details.push_back(rec);
+  }
 }
 
 }  // namespace nanscan

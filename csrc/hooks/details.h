@@ -21,7 +21,10 @@ void describe_arguments(Session& session, const RunningCall& call, const CallOut
 void describe_tensor(Session& session, uint32_t name, const at::Tensor& t, const CallOutput& out, std::vector<Record>& details);
 void describe_numbers(uint32_t name, const std::vector<double>& numbers, std::vector<Record>& details);
 
-// Says in `details` that the result was made by op `op`, inside the node that is judged.
-void describe_inner(uint32_t op, std::vector<Record>& details);
+// Says in `details` that op `op` made `out`, inside the node that is judged.
+void describe_inner(uint32_t op, const CallOutput& out, std::vector<Record>& details);
+
+// What was made at this place in earlier steps.
+void describe_past(const Session& session, const RunningCall& call, std::vector<Record>& details);
 
 }  // namespace nanscan

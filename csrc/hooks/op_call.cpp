@@ -134,6 +134,7 @@ void record_outcome(Session& session, RunningCall& call, const std::vector<CallO
   for (const auto& out : outputs) {
     if (!(out.record.flags & kFlagLate)) {
       session.storages.write(out.tensor, call.call, bits_of(out.record), call.site, call.line);
+      if (!bad) session.history.note({call.site, call.op, call.line}, session.step.load(std::memory_order_relaxed), out.record);
     } else if (const uint64_t rest = session.storages.write_late(out.tensor, call.call, call.site, call.line)) {
       call.inputs.push_back({at::Tensor(), rest | kRestOfStorage, kValueLate, true, false});
     }
@@ -187,6 +188,7 @@ void write_call(Session& session, RunningCall& call, const std::vector<CallOutpu
   session.append(reinterpret_cast<Record&>(rec));
   if (const CallOutput* born = bad ? born_in(call, outputs) : nullptr) {
     if (call.kind == kCallOp) describe_arguments(session, call, *born, call.details);
+    describe_past(session, call, call.details);
     for (Record& detail : call.details) {
       detail.call = call.call;
       detail.phase = call.phase;

@@ -21,6 +21,14 @@ struct CallInput {
   bool listed = false;
 };
 
+// A tensor of integers or a mask among the arguments.
+struct Counts {
+  at::Tensor tensor;
+  uint16_t argument;
+  uint16_t item;
+  bool listed;
+};
+
 // A Python number among the arguments.
 struct Scalar {
   uint16_t argument;
@@ -41,11 +49,13 @@ struct RunningCall {
   std::vector<CallInput> inputs;
   std::vector<at::Tensor> written;
   std::vector<Scalar> scalars;
+  std::vector<Counts> counts;
   std::vector<Record> details;  // found while it ran; what else is known is added as it is written
 
   void clear() {
     info = nullptr;
     scalars.clear();
+    counts.clear();
     details.clear();
     inputs.clear();
     written.clear();

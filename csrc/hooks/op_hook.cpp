@@ -75,7 +75,10 @@ void take_inputs(Session& session, const at::RecordFunction& fn, const OpInfo& i
         take_wrapped_number(t, argument, call);
         return;
       }
-      if (!scannable(session, t)) return;
+      if (!scannable(session, t)) {
+        if (counts(t)) call.counts.push_back({t, argument, place, listed});
+        return;
+      }
       any_tensor = true;
       if (written) call.written.push_back(t);
       if (!read || (info.rules & kOpUninit)) return;
@@ -104,6 +107,9 @@ std::unique_ptr<at::ObserverContext> op_begins(Session* session, OpThread& threa
                    in_node ? made_inside_node(*session, 0) : ForwardOp{current_module_site(*session), capture_line()});
     }
     return nullptr;
+  }
+  if (info->rules & kOpFilled) {
+    for (const auto& v : fn.inputs()) for_each_tensor(v, [&](const at::Tensor& t) { session->storages.forget(t); });
   }
   if ((info->rules & kOpTransparent) || ((info->rules & kOpLook) && !(info->rules & kOpHost))) return nullptr;
   auto tracked = std::make_unique<Tracked>();
@@ -205,7 +211,7 @@ void end_in_node(Session& session, OpThread& thread, const Tracked& tracked, con
   for (const auto& out : thread.outputs) {
     if (!bits_of(out.record) || out.legal) continue;
     if (RunningCall* node = node_without_details()) {
-      describe_inner(tracked.info->id, node->details);
+      describe_inner(tracked.info->id, out, node->details);
       describe_arguments(session, thread.call, out, node->details);
     }
     set_node_line(capture_line());

@@ -80,6 +80,11 @@ OpInfo describe(const c10::OperatorName& op, const c10::FunctionSchema& schema) 
   }
   relate(info, schema, handle ? &*handle : nullptr);
   const auto& arguments = schema.arguments();
+  bool all_alias = !schema.returns().empty();
+  for (const auto& r : schema.returns()) all_alias = all_alias && r.alias_info() != nullptr && !r.alias_info()->isWrite();
+  for (const auto& a : arguments) all_alias = all_alias && (a.alias_info() == nullptr || !a.alias_info()->isWrite());
+  if (all_alias || (ns && *ns == "nanscan")) info.rules |= kOpLook;  // our own look inside compiled graphs
+  info.own_rules = info.rules;
   const auto rule = rules_by_name.find(op.name);
   if (rule != rules_by_name.end()) info.rules |= rule->second;
   const bool overwrites = (info.rules & (kOpConstant | kOpOverwrites)) != 0;
@@ -89,9 +94,6 @@ OpInfo describe(const c10::OperatorName& op, const c10::FunctionSchema& schema) 
     info.written |= 1ull << i;
     if (overwrites || arguments[i].is_out()) info.overwritten |= 1ull << i;
   }
-  bool all_alias = !schema.returns().empty() && info.written == 0;
-  for (const auto& r : schema.returns()) all_alias = all_alias && r.alias_info() != nullptr && !r.alias_info()->isWrite();
-  if (all_alias || (ns && *ns == "nanscan")) info.rules |= kOpLook;  // our own look inside compiled graphs
   const auto legal = legal_by_name.find(op.name);
   if (legal != legal_by_name.end()) info.legal = legal->second;
   return info;
@@ -115,7 +117,7 @@ void set_op_rules(const std::unordered_map<std::string, uint32_t>& rules, const 
   legal_by_name = legal;
   for (auto& [name, info] : infos) {
     const auto rule = rules_by_name.find(info.name);
-    info.rules = (info.rules & kOpTransparent) | (rule == rules_by_name.end() ? info.rules & kOpLook : rule->second);
+    info.rules = info.own_rules | (rule == rules_by_name.end() ? 0 : rule->second);
     const auto legal_outputs = legal_by_name.find(info.name);
     info.legal = legal_outputs == legal_by_name.end() ? 0 : legal_outputs->second;
   }

@@ -18,6 +18,7 @@ enum OpRule : uint32_t {
   kOpSelects = 16,     // its result consists of elements of its inputs, or it compares
   kOpHost = 32,        // hands a value to the host
   kOpOverwrites = 64,  // fills the argument it writes without reading it
+  kOpFilled = 128,     // its argument was filled without an op: torch.tensor(list) allocates and writes by itself
 };
 
 // Which elements of an argument an element of the result is computed from.
@@ -33,6 +34,7 @@ struct OpInfo {
   std::string name;
   uint32_t id = 0;
   uint32_t rules = 0;
+  uint32_t own_rules = 0;  // those of them that the schema says
   uint64_t written = 0;      // bit i: argument i is written
   uint64_t overwritten = 0;  // bit i: argument i is written and not read
   uint64_t legal = 0;        // bit i: output i may be non-finite (bookkeeping of the op)

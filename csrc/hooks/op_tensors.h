@@ -38,6 +38,12 @@ inline bool scannable(const Session& session, const at::Tensor& t) {
          (t.device().is_cpu() || session.is_late(t)) && !wraps_another(t) && t.has_storage();
 }
 
+// Integers and masks, which are never bad and may be why something else is: the zero that a sum is divided by.
+inline bool counts(const at::Tensor& t) {
+  return (at::isIntegralType(t.scalar_type(), /*includeBool=*/true)) && t.device().is_cpu() && t.layout() == at::kStrided &&
+         !t.is_nested() && !wraps_another(t) && t.has_storage();
+}
+
 // Scans a result; one on a device is only marked with kFlagLate. A floating tensor that cannot be scanned is counted by
 // reason.
 inline bool scan_result(Session& session, const at::Tensor& t, Record& rec) {

@@ -15,6 +15,7 @@
 #include "buffer/ring.h"
 #include "hooks/device_path.h"
 #include "hooks/late_calls.h"
+#include "hooks/op_history.h"
 #include "hooks/storages.h"
 #include "record/record.h"
 #include "scan/scan.h"
@@ -72,6 +73,7 @@ class Session : public std::enable_shared_from_this<Session> {
   DevicePath device;
   LateCalls late_calls;  // guarded by whoever drains
   Storages storages;  // op level only
+  OpHistory history;  // the same
   ShapeTable shapes;
   std::atomic<uint64_t> step{0};
   std::atomic<uint64_t> batch{0};  // root forward calls so far

@@ -149,6 +149,12 @@ void Storages::mark_uninitialised(const at::Tensor& t, uint64_t call, uint32_t s
   state.geometry = 0;
 }
 
+void Storages::forget(const at::Tensor& t) {
+  if (!t.has_storage()) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  states_.erase(t.storage().unsafeGetStorageImpl());
+}
+
 bool Storages::last_seen(const at::Tensor& t, uint32_t& site, uint32_t& line) const {
   std::lock_guard<std::mutex> lock(mutex_);
   auto it = states_.find(t.storage().unsafeGetStorageImpl());

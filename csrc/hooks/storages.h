@@ -68,6 +68,8 @@ class Storages {
   void write(const at::Tensor& t, uint64_t call, uint8_t bits, uint32_t site, uint32_t line);
   // A factory returned memory that nobody has filled.
   void mark_uninitialised(const at::Tensor& t, uint64_t call, uint32_t site, uint32_t line);
+  // The memory of `t` was filled by somebody whom nobody saw: nothing is known of it from here on.
+  void forget(const at::Tensor& t);
   // Where the memory of `t` was last written or seen, for "finite when last written at".
   bool last_seen(const at::Tensor& t, uint32_t& site, uint32_t& line) const;
   // After a rescan found `t` bad though it was known clean.

@@ -47,11 +47,12 @@ inline uint8_t bits_of(const Record& rec) {
 }
 
 // What output_index of a kFlagDetail record says: the ordinal of a tensor among the call's inputs (below kMaxCallInputs),
-// or one of these. With kFlagInput such a record has the statistics of those elements of the tensor that the first bad
+// that of a tensor of integers plus kMaxCallInputs, or one of these. With kFlagInput such a record has the statistics of those elements of the tensor that the first bad
 // element of the result was computed from; with kFlagParam, of a saved tensor as a whole.
 enum Detail : uint16_t {
   kDetailNumber = 0xFFFF,  // an argument that is a Python number
   kDetailSaved = 0xFFFE,   // a value that an autograd node had saved of its forward
+  kDetailInner = 0xFFFD,   // the op inside a Python backward: its name, and with kFlagParam its result
 };
 
 constexpr uint32_t kMaxCallInputs = 8;  // further inputs are dropped, bad ones first kept

@@ -47,6 +47,7 @@ class Event:
         cause: one of the closed vocabulary, or "unknown". rule: id of the rule that says so ("NS101", see
             ``nanscan explain``), None where none does. others: causes of other rules that apply, the most specific first.
         remedy: the next command or call.
+        past: max|x| of what was made at the same place in the steps before, oldest first; empty where it is not known.
         seq: order of the records; time: seconds since the epoch.
     """
 
@@ -78,6 +79,7 @@ class Event:
     rule: str | None = None
     others: tuple[str, ...] = ()
     remedy: str | None = None
+    past: tuple[float, ...] = ()
     seq: int = 0
     time: float = 0.0
 
@@ -132,6 +134,7 @@ class Event:
         for name in ("shape", "chain", "evidence", "others"):
             if values.get(name) is not None:
                 values[name] = tuple(values[name])
+        values["past"] = tuple(number(x) for x in values.get("past") or ())
         if values.get("stats") is not None:
             values["stats"] = _stats(values["stats"])
         values["inputs"] = {name: _stats(stats) for name, stats in (values.get("inputs") or {}).items()}

@@ -17,6 +17,7 @@ class OpRule(IntFlag):
     SELECTS = 16  # its result consists of elements of its inputs, or it compares them
     HOST = 32  # hands a value to the host
     OVERWRITES = 64  # fills the argument it writes without reading it
+    FILLED = 128  # its argument was filled without an op: torch.tensor(list) allocates and writes by itself
 
 
 def _named(names: str) -> tuple[str, ...]:
@@ -39,6 +40,7 @@ _BY_RULE = {
     "index_put index_put_ _index_put_impl_ scatter_reduce scatter_reduce_ tril triu nansum",
     OpRule.HOST: "_local_scalar_dense",
     OpRule.OVERWRITES: "copy_ _foreach_copy_ _foreach_zero_",
+    OpRule.FILLED: "lift_fresh",
 }
 
 RULES: dict[str, OpRule] = {}

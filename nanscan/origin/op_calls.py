@@ -82,6 +82,7 @@ class Detail(IntEnum):
 
     NUMBER = 0xFFFF  # an argument that is a Python number
     SAVED = 0xFFFE  # a value that an autograd node had saved of its forward
+    INNER = 0xFFFD  # the op inside a Python backward: its name, and with Flag.PARAM its result
 
 
 BAD = int(Holds.NAN | Holds.POS | Holds.NEG)

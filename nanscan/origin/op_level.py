@@ -156,7 +156,7 @@ class OpOrigin:
                     )
                 ]
         self._told_step = self._told_any = True
-        return [self._words.event(birth, "error", self._batch)]
+        return [self._words.event(birth, "error", self._batch, bad_from_start=len(self._from_start))]
 
     def _unexplained(self, stage: int) -> list[Event]:
         """Bad gradients or parameters that no observed call accounts for (a compiled backward, say)."""

@@ -73,12 +73,14 @@ class OpWords:
         note: str | None = None,
         role: str | None = None,
         trap: bool = False,
+        bad_from_start: int = 0,
     ) -> Event:
         """The event of a birth.
 
         Args:
             note: one more sentence of evidence. role: instead of the birth's.
             trap: it was selected away, and its own backward has made the first bad gradient.
+            bad_from_start: how many parameters and buffers were bad before anything ran.
         """
         rec, call, site = birth.fact, birth.call, self.site(birth.call)
         stats = None if rec is None else stats_from_record(rec)
@@ -88,7 +90,9 @@ class OpWords:
         op = self._op_name(call.op)
         external = birth.role in ("external", "uninitialised")
         tensor, last_clean = self._tensor(birth), self._last_clean(birth)
-        verdict = explain(self._situations.of(birth, tensor=tensor, last_clean=last_clean, trap=trap))
+        others = max(0, bad_from_start - (tensor is not None))
+        situation = self._situations.of(birth, tensor=tensor, last_clean=last_clean, trap=trap, others_bad=others)
+        verdict = explain(situation)
         held = None if stats is None else _held(stats, tensor, external)
         evidence = [t for t in (held, *verdict.evidence, self._clean(birth), self._between(birth), note) if t]
         if call.bits & int(CallBit.RECOMPUTE):
@@ -124,6 +128,7 @@ class OpWords:
             cause=verdict.cause,
             rule=verdict.rule,
             others=verdict.others,
+            past=situation.past.absmax,
             remedy=verdict.remedy or "print(scanner.first) shows every field of the event",
             seq=birth.seq,
             time=self._clock(),

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from nanscan.origin.narrate import ShapeOf
-from nanscan.origin.op_births import OpBirth
-from nanscan.origin.op_calls import CallBit, Detail, OpCall
+from nanscan.origin.op_births import OpBirth, record_bits
+from nanscan.origin.op_calls import MAX_CALL_INPUTS, CallBit, Detail, OpCall
 from nanscan.record import Flag, LinkCode, TensorStats, stats_from_record
 from nanscan.sites import NO_SITE, SiteTable
 from nanscan.why import Arg, Past, Situation
@@ -32,13 +32,14 @@ class Situations:
         self._op_name = op_name
         self._compiled = compiled
 
-    def of(self, birth: OpBirth, *, tensor: str | None, last_clean: str | None, trap: bool = False) -> Situation:
-        """What is known of `birth`; the rest are names and findings of its judge."""
-        return replace(self._describe(birth, 0), tensor=tensor, last_clean=last_clean, trap=trap)
+    def of(self, birth: OpBirth, **found: Any) -> Situation:
+        """What is known of `birth`; `found`: fields that its judge knows."""
+        return replace(self._describe(birth, 0), **found)
 
     def _describe(self, birth: OpBirth, depth: int) -> Situation:
         call, rec = birth.call, birth.fact
-        inner, args, saved = self._details(birth)
+        inner, made, args, saved = self._details(birth)
+        bits = birth.bits if made is None else record_bits(made)
         parents = () if depth == MAX_DEPTH else tuple(self._describe(p, depth + 1) for p in birth.parents)
         site = None if call.site == NO_SITE else self._sites[call.site]
         own = [r for r in birth.inputs.values() if r is not rec]
@@ -47,8 +48,8 @@ class Situations:
             inner=inner,
             phase=birth.phase,
             role=birth.role,
-            kinds=tuple(name for bit, name in KINDS if birth.bits & bit),
-            out=None if rec is None else stats_from_record(rec),
+            kinds=tuple(name for bit, name in KINDS if bits & bit),
+            out=None if rec is None else stats_from_record(rec if made is None else made),
             shape=None if rec is None else self._shape(rec),
             args=args,
             saved=saved,
@@ -67,13 +68,13 @@ class Situations:
     def _went(self, trail: Iterable[OpCall]) -> Iterable[str]:
         return (self._op_name(call.op).rpartition("::")[2] for call in list(trail)[1:])
 
-    def _details(self, birth: OpBirth) -> tuple[str | None, dict[str, Arg], dict[str, Arg]]:
-        """(the op inside a Python backward, arguments by name, saved values by name)."""
-        inner, args, saved = None, dict[str, Arg](), dict[str, Arg]()
+    def _details(self, birth: OpBirth) -> tuple[str | None, Any, dict[str, Arg], dict[str, Arg]]:
+        """(the op inside a Python backward and the record of its result, arguments by name, saved values by name)."""
+        inner, made, args, saved = None, None, dict[str, Arg](), dict[str, Arg]()
         for rec in birth.details:
             flags, slot, name = int(rec["flags"]), int(rec["output_index"]), self._op_name(int(rec["site"]))
-            if flags & int(Flag.LINK) and int(rec["n"]) == LinkCode.INNER_OP:
-                inner = name
+            if slot == Detail.INNER:
+                inner, made = name, rec if flags & int(Flag.PARAM) else made
             elif not flags & int(Flag.LINK) or int(rec["n"]) == LinkCode.ARGUMENT:
                 group = saved if slot == Detail.SAVED else args
                 group[name] = self._grown(group.get(name) or Arg(name), rec, flags)
@@ -81,14 +82,14 @@ class Situations:
             for slot, name in self._slots(birth.details).items():
                 if slot in birth.inputs and args[name].whole is None:
                     args[name] = replace(args[name], whole=stats_from_record(birth.inputs[slot]))
-        return inner, args, saved
+        return inner, made, args, saved
 
     def _slots(self, details: list[Any]) -> dict[int, str]:
         """Ordinal of a tensor among the call's inputs -> name; of a list, that of the tensor that the part is of."""
         named: dict[int, str] = {}
         for rec in details:
             slot = int(rec["output_index"])
-            if slot < Detail.SAVED:
+            if slot < MAX_CALL_INPUTS:
                 named[slot] = self._op_name(int(rec["site"]))
         with_part = {int(r["output_index"]) for r in details if int(r["flags"]) & int(Flag.INPUT)}
         return dict(sorted(named.items(), key=lambda item: item[0] not in with_part))

@@ -59,7 +59,7 @@ def report_of(scanner: Scanner, event: Event | None = None) -> str:
     elif event.severity == "warning":
         lines = warning_lines(event, world_size=world)
     else:
-        history = scanner._health.absmax_before(event, HISTORY_STEPS)
+        history = event.past or scanner._health.absmax_before(event, HISTORY_STEPS)
         warned = warning_before(event, scanner._store.events)
         after = scanner._levels.origin.aftermath
         lines = first_culprit_lines(event, history=history, after=after, warned=warned, world_size=world)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from nanscan.why.rule import Evidence, Rule, Verdict
 from nanscan.why.rules import ALL
 from nanscan.why.situation import Situation
+from nanscan.why.words import known_facts
 
 RULES: tuple[Rule, ...] = tuple(sorted(ALL, key=lambda rule: rule.id))
 CAUSES: tuple[str, ...] = (*dict.fromkeys(rule.cause for rule in RULES), "unknown")
@@ -45,7 +46,7 @@ def explain(situation: Situation) -> Verdict:
     beside = [(one, seen) for one, seen in found if one.companion]
     extra = tuple(text for _, seen in beside for text in seen[:1])
     if not causes:
-        return Verdict(evidence=extra, others=tuple(one.cause for one, _ in beside))
+        return Verdict(evidence=(*known_facts(situation), *extra), others=tuple(one.cause for one, _ in beside))
     best, evidence = causes[0]
     others = dict.fromkeys(one.cause for one, _ in (*causes[1:], *beside) if one.cause != best.cause)
     remedy = beside[0][0].remedy if beside and beside[0][0].rank > best.rank else best.remedy

@@ -73,7 +73,8 @@ class Situation:
         selected, lost: whether a selection (where, masked_fill), or arithmetic (x / inf), swallowed it.
         trap: the value was selected away, and came back through the backward of the op that made it.
         scaling: a GradScaler was multiplying the loss. constant: a non-finite Python number was passed.
-        tensor: the parameter or buffer it sits in. last_clean: where the same memory was last seen finite.
+        tensor: the parameter or buffer it sits in. others_bad: how many other parameters and buffers were bad before
+            anything ran. last_clean: where the same memory was last seen finite.
         compiled: whether code made by torch.compile, in which no op is seen, may have run.
     """
 
@@ -96,6 +97,7 @@ class Situation:
     scaling: bool = False
     constant: bool = False
     tensor: str | None = None
+    others_bad: int = 0
     last_clean: str | None = None
     compiled: bool = False
     past: Past = Past()

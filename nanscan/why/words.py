@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from nanscan.record import DType, TensorStats
-from nanscan.why.situation import Arg
+from nanscan.why.situation import Arg, Situation
 
 HALF = (DType.F16, DType.F8_E4M3FN, DType.F8_E5M2, DType.F8_E4M3FNUZ, DType.F8_E5M2FNUZ)
 
@@ -79,3 +79,19 @@ def _met(
 def limit_of(dtype: DType) -> str:
     """``float16 ends at 65504``."""
     return f"{dtype.torch_name} ends at {number(dtype.max_finite)}"
+
+
+def known_facts(s: Situation) -> tuple[str, ...]:
+    """What can be said where no rule applies: sizes, headroom, growth. No guess."""
+    if s.role != "origin":
+        return ()
+    facts = []
+    finite = [stats for stats in s.inputs if stats.finite]
+    if finite and s.clean:
+        size = max(stats.absmax for stats in finite)
+        room = DType.from_torch_name(finite[0].dtype).max_finite / size if size else math.inf
+        facts.append(f"all it read was finite, max|x| {number(size)}, {room:.2g} times below the largest {finite[0].dtype}")
+    past = [x for x in s.past.absmax if x > 0]
+    if len(past) >= 3:
+        facts.append(f"max|x| here in the last {len(past)} steps: {number(past[0])} to {number(past[-1])}")
+    return tuple(facts)

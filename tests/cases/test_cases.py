@@ -24,7 +24,10 @@ LEVELS = ["module", pytest.param("op", marks=pytest.mark.skipif(get().core is No
 MUST_BE_RIGHT = 0.85  # of the non-finite cases whose culprit is a module
 
 # Cases that module level gets wrong today, each with the reason. A case that comes right has to leave.
-KNOWN_MISSES: dict[str, str] = {}
+KNOWN_MISSES: dict[str, str] = {
+    "c136_rmsnorm_square_in_half": "the inf inside the module is gone again in its output: the inverse root makes it 0",
+    "c147_new_basis_vector_at_zero": "the module takes no tensor, and its parameter was replaced after enable()",
+}
 
 
 def expected(path: Path) -> dict[str, Any]:
@@ -67,21 +70,21 @@ def quiet_single_thread() -> Iterator[None]:
 
 
 def wrong_fields(score: ModuleType, path: Path, level: str) -> list[str]:
-    """What of a case is judged wrong, in words; empty when it is right. Causes are not asked for."""
+    """What of a case is judged wrong, in words; empty when it is right."""
     torch._dynamo.utils.counters.clear()  # what other cases have compiled is not this one's
     expect, first, alarms = score.run(path, level)
     verdict = score.judge(expect, first, alarms, level)
     return [
         f"{field}: expected {expect.get(field)!r}, found {first}"
         for field, right in verdict.items()
-        if not right and field != "cause"
+        if not right
     ]
 
 
 def test_the_corpus_is_whole() -> None:
-    assert len(HEALTHY) == 26
-    assert len(NAMED) == 47
-    assert len(NONFINITE) == 67
+    assert len(HEALTHY) == 31
+    assert len(NAMED) == 62
+    assert len(NONFINITE) == 92
     assert set(KNOWN_MISSES) <= {path.stem for path in NAMED}
 
 
@@ -101,6 +104,6 @@ def test_names_module_phase_and_step(score: ModuleType) -> None:
 
 
 @pytest.mark.skipif(get().core is None, reason="needs the compiled core")
-def test_op_level_names_op_module_phase_step_kind_and_role(score: ModuleType) -> None:
+def test_op_level_names_op_module_phase_step_kind_role_and_cause(score: ModuleType) -> None:
     wrong = {path.stem: fields for path in NONFINITE if (fields := wrong_fields(score, path, "op"))}
     assert wrong == {}

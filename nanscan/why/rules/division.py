@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nanscan.record import DType
 from nanscan.why.rule import Evidence, Rule
 from nanscan.why.situation import Arg, Situation
 from nanscan.why.words import number, zero
@@ -23,16 +24,15 @@ _NODES = frozenset(
 
 def _divided(s: Situation) -> Evidence | None:
     divisor = s.arg("other", "tensor2", "tensors2")
-    if s.in_node or not (seen := zero(divisor)):
-        return None
+    if s.in_node or not (seen := zero(divisor)) or (s.phase == "optimizer" and s.dtype is DType.F16):
+        return None  # an update in float16 has a rule of its own
     top = s.arg("self" if "addcdiv" not in s.name else "tensor1", "tensors1")
     return (_quotient(top, divisor, seen, s),)
 
 
 def _quotient(top: Arg | None, divisor: Arg | None, seen: str, s: Situation) -> str:
     if top is not None and top.at is not None and divisor is not None and divisor.at is not None:
-        made = "NaN" if s.nan else "Inf"
-        return f"{number(top.at)} / {number(divisor.at)} is {made}"
+        return f"{number(top.at)} / {number(divisor.at)} is {'NaN' if not top.at else 'Inf'}"
     what = "the divisor is 0 there" if divisor is not None and divisor.at is not None else f"the divisor holds {seen}"
     return f"{what}, so the result is {'NaN: 0 / 0' if s.nan else 'Inf'}"
 
@@ -148,7 +148,7 @@ import nanscan
 
 with nanscan.trace() as scanner:
     distance = torch.tensor([1.0, 0.0])
-    nanscan.check((distance ** -2.0).sum(), "energy")
+    nanscan.check((distance**-2.0).sum(), "energy")
 print(scanner.report())
 """,
     ),

@@ -35,6 +35,9 @@ def _log_of_zero(s: Situation) -> Evidence | None:
 
 
 def _log_of_negative(s: Situation) -> Evidence | None:
+    if s.name == "PowBackward":
+        seen = negative(s.kept("self")) if s.nan and s.kept("result") is not None else None
+        return (f"the gradient of the exponent takes the log of the base, which is {seen}",) if seen else None
     if s.in_node or not s.nan:
         return None
     name, low, high = _log_argument(s)
@@ -118,7 +121,7 @@ print(scanner.report())
     Rule(
         id="NS102",
         cause="log of a negative number",
-        ops=_LOGS,
+        ops=_LOGS | {"PowBackward"},
         when=_log_of_negative,
         why="The logarithm has no real value below 0, so PyTorch returns NaN. Mostly the argument should have been "
         "positive and is not by rounding (1 - p with p a little over 1), or a layer without a positive range feeds it.",
@@ -167,7 +170,7 @@ import nanscan
 
 with nanscan.trace() as scanner:
     contrast = torch.tensor([0.5, -0.2])
-    nanscan.check((contrast ** 2.2).sum(), "gamma")
+    nanscan.check((contrast**2.2).sum(), "gamma")
 print(scanner.report())
 """,
     ),

@@ -7,9 +7,16 @@ from nanscan.why.rule import Evidence, Rule
 from nanscan.why.situation import Arg, Situation
 from nanscan.why.words import at_size, infinite, number, zero
 
+# Ops whose slope is infinite somewhere: what a branch that was not chosen can do harm through.
+_STEEP = frozenset(
+    {"SqrtBackward", "PowBackward", "LogBackward", "Log2Backward", "Log10Backward", "Log1PBackward", "AcosBackward",
+     "AsinBackward", "AcoshBackward", "AtanhBackward", "DivBackward", "ReciprocalBackward", "RsqrtBackward",
+     "XlogyBackward", "Atan2Backward", "LinalgVectorNormBackward", "NormBackward", "HypotBackward", "AngleBackward",
+     "SpecialEntrBackward", "ErfinvBackward", "LogitBackward"}
+)  # fmt: skip
 _NORMS = frozenset(
     {"LinalgVectorNormBackward", "NormBackward", "DistBackward", "CdistBackward", "EuclideanDistBackward",
-     "PairwiseDistanceBackward", "RenormBackward", "LinalgMatrixNormBackward"}
+     "PairwiseDistanceBackward", "RenormBackward", "LinalgMatrixNormBackward", "HypotBackward"}
 )  # fmt: skip
 _ARCS = frozenset({"AcosBackward", "AsinBackward", "AcoshBackward"})
 _SUMS = frozenset({"LogsumexpBackward", "LogaddexpBackward", "Logaddexp2Backward", "LogcumsumexpBackward"})
@@ -96,8 +103,7 @@ def _branch(s: Situation) -> Evidence | None:
     if s.trap:
         return ("its forward value was selected away, yet its backward ran: torch.where stops values, not gradients",)
     grad = s.kept("grad")
-    through = s.name not in ("MulBackward", "Backward") and not s.name.startswith("Linalg")
-    if s.in_node and through and s.nan and grad is not None and grad.at == 0:
+    if s.in_node and s.name in _STEEP and s.nan and grad is not None and grad.at == 0:
         return ("the gradient that came in is 0 there, as torch.where sends it into what it did not choose",)
     return None
 
@@ -160,7 +166,7 @@ import nanscan
 
 with nanscan.trace() as scanner:
     x = torch.zeros(3, requires_grad=True)
-    torch.linalg.vector_norm(x, 0.5).backward()
+    torch.hypot(x, torch.zeros(3)).sum().backward()
 print(scanner.report())
 """,
     ),
@@ -178,7 +184,7 @@ import nanscan
 
 with nanscan.trace() as scanner:
     x = torch.tensor([0.0, 4.0], requires_grad=True)
-    (x ** 0.7).sum().backward()
+    (x**0.7).sum().backward()
 print(scanner.report())
 """,
     ),
@@ -231,9 +237,9 @@ import torch
 import nanscan
 
 with nanscan.trace() as scanner:
-    x = torch.tensor([0.0, 1.0], requires_grad=True)
-    masked = x.masked_fill(torch.tensor([True, True]), float("-inf"))
-    torch.logaddexp(masked[0], masked[1]).exp().backward()
+    scores = torch.tensor([0.0, 1.0], requires_grad=True)
+    masked = scores + torch.zeros(2).masked_fill(torch.tensor([True, True]), float("-inf"))
+    torch.logsumexp(masked, 0).exp().backward()
 print(scanner.report())
 """,
     ),
@@ -297,7 +303,7 @@ print(scanner.report())
         id="NS410",
         cause="0 * inf in backward",
         when=_zero_times_inf,
-        rank=40,
+        rank=30,
         why="A backward formula multiplied a gradient of 0 by a value that its forward pass had left infinite. The value "
         "was masked or divided away in the forward pass, so the loss is finite.",
         remedy="find the op whose forward result was Inf (print(scanner.events)) and clamp its input",
@@ -317,8 +323,8 @@ print(scanner.report())
         cause="float32 overflow",
         when=_steep,
         rank=20,
-        why="The gradient formula multiplied or divided finite numbers and left the range of the element type: a divisor "
-        "close to 0, a steep function, or gradients that had grown before.",
+        why="The gradient formula multiplied or divided finite numbers and left the range of the element type. A divisor "
+        "close to 0, a steep function, or gradients that had grown before do that.",
         remedy="bound the slope: eps in divisors, clip what comes in, and look at the growth before",
         example="""\
 import torch

@@ -242,7 +242,7 @@ import nanscan
 
 with nanscan.trace() as scanner:
     x = torch.tensor([3.0, 300.0], dtype=torch.float16)
-    nanscan.check((x ** 2).mean(), "mean square")
+    nanscan.check((x**2).mean(), "mean square")
 print(scanner.report())
 """,
     ),
@@ -260,7 +260,7 @@ import nanscan
 
 with nanscan.trace() as scanner:
     x = torch.tensor([3.0, 1e20])
-    nanscan.check((x ** 2).mean(), "mean square")
+    nanscan.check((x**2).mean(), "mean square")
 print(scanner.report())
 """,
     ),
@@ -347,16 +347,16 @@ print(scanner.report())
         cause="fp8 overflow",
         when=_eighth,
         rank=60,
-        why="The 8-bit types end at 448 (e4m3fn) or 57344 (e5m2). A cast beyond that gives NaN or Inf, so tensors have to "
-        "be scaled before.",
+        why="The 8-bit types end at 448 (e4m3fn) or 57344 (e5m2). A cast beyond that gives Inf or NaN, or is cut off, "
+        "depending on the type and the version, so tensors have to be scaled before.",
         remedy="divide by x.abs().amax() / torch.finfo(dtype).max before the cast, and keep the scale",
         example="""\
 import torch
 import nanscan
 
 with nanscan.trace() as scanner:
-    x = torch.tensor([1.0, 1000.0])
-    nanscan.check(x.to(torch.float8_e4m3fn), "quantised")
+    x = torch.tensor([1.0, 100000.0])
+    nanscan.check(x.to(torch.float8_e5m2), "quantised")
 print(scanner.report())
 """,
     ),

@@ -59,7 +59,7 @@ def _std_of_one(s: Situation) -> Evidence | None:
     n = _count(s)
     correction = s.arg("correction", "unbiased")
     taken = 1.0 if correction is None or correction.at is None else correction.at
-    if s.in_node or not s.nan or not s.clean or not n or n - taken > 0:
+    if s.in_node or not s.clean or not n or n - taken > 0:
         return None
     return (f"{s.name} of {n} element{'s' if n > 1 else ''} divides by {n} - {number(taken)} = {number(n - taken)}",)
 
@@ -101,6 +101,8 @@ def _inf_minus_inf(s: Situation) -> Evidence | None:
         bad = next((f"{arg.name} holds {seen}" for arg in args if (seen := infinite(arg))), None)
         blank = any(zero(arg) for arg in args if not infinite(arg))
         return (f"{bad}, and the products with weights of both signs cancel to Inf - Inf",) if bad and not blank else None
+    if s.name not in _DIFFERENCES:
+        return None
     bad_args = [(arg.name, seen) for arg in s.args.values() if (seen := infinite(arg))]
     if bad_args:
         return (f"{s.name} took Inf from Inf: {', '.join(f'{name} {seen}' for name, seen in bad_args)}",)

@@ -160,9 +160,9 @@ import torch
 import nanscan
 
 weight = torch.nn.Parameter(torch.tensor([1.0]))
-optimizer = torch.optim.SGD([weight], lr=5e3)
+optimizer = torch.optim.SGD([weight], lr=2e-6)
 with nanscan.trace() as scanner:
-    for step in range(12):
+    for step in range(60):
         optimizer.zero_grad()
         (weight * 1e3).square().sum().backward()
         optimizer.step()

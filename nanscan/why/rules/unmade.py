@@ -7,10 +7,23 @@ from nanscan.why.situation import Situation
 from nanscan.why.words import number
 
 
+_GARBAGE = 1e30  # no initialisation gives numbers like that
+
+
 def _uninitialised(s: Situation) -> Evidence | None:
     if s.role != "uninitialised":
         return None
     return (f"{s.op or 'a module'} was the first to read memory that only an allocation had returned",)
+
+
+def _never_filled(s: Situation) -> Evidence | None:
+    if s.role != "external" or s.tensor is None or s.last_clean is not None or s.out is None or s.others_bad:
+        return None
+    if s.out.finite == 0 and s.out.numel > 1:
+        return (f"all {s.out.numel} elements of {s.tensor} were bad from the start, and no other parameter was",)
+    if s.out.absmax > _GARBAGE or s.out.subnormal:
+        return (f"what is finite of {s.tensor} goes up to {number(s.out.absmax)}, {s.out.subnormal} of it subnormal",)
+    return None
 
 
 def _written(s: Situation) -> Evidence | None:
@@ -26,7 +39,7 @@ def _data(s: Situation) -> Evidence | None:
 
 
 def _parameter(s: Situation) -> Evidence | None:
-    if s.role != "external" or s.last_clean is not None or s.tensor is None or s.out is None:
+    if s.role != "external" or s.last_clean is not None or s.tensor is None or s.out is None or _never_filled(s):
         return None
     return (f"{s.tensor} holds {s.out.nonfinite} non-finite values of {s.out.numel}, and no update made them",)
 
@@ -60,11 +73,33 @@ RULES = (
 import torch
 import nanscan
 
-torch.use_deterministic_algorithms(True)  # fills torch.empty with NaN, so that this shows every time
+torch.use_deterministic_algorithms(True)  # fills torch.empty with NaN: this shows every time
 with nanscan.trace() as scanner:
     cache = torch.empty(3)
     nanscan.check(cache * 2.0, "from the cache")
 torch.use_deterministic_algorithms(False)
+print(scanner.report())
+""",
+    ),
+    Rule(
+        id="NS607",
+        cause="uninitialised memory",
+        when=_never_filled,
+        rank=88,
+        why="A parameter was bad before anything ran, all of it or with values as only raw memory has them, while the "
+        "others were fine. It was made by torch.Tensor(n) or torch.empty, and nobody filled it.",
+        remedy="initialise it where it is made: nn.init.normal_(self.weight), or torch.zeros",
+        example="""\
+import torch
+import nanscan
+
+torch.use_deterministic_algorithms(True)  # fills torch.empty with NaN: this shows every time
+model = torch.nn.Linear(2, 1)
+model.scale = torch.nn.Parameter(torch.empty(2))
+torch.use_deterministic_algorithms(False)
+model.register_forward_pre_hook(lambda module, args: (args[0] * module.scale,))
+with nanscan.enable(model, level="op") as scanner:
+    model(torch.ones(1, 2))
 print(scanner.report())
 """,
     ),
