@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from nanscan._version import __version__
-from nanscan.cli import demo, doctor, report, run
+from nanscan.cli import demo, doctor, explain, report, run
 from nanscan.errors import NanscanError
 
 USAGE_ERROR = 2  # as argparse has it
@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"nanscan {__version__}")
     subparsers = parser.add_subparsers(dest="name", metavar="COMMAND", required=True)
-    for command in (run, report, doctor, demo):
+    for command in (run, report, explain, doctor, demo):
         subparser = command.add_parser(subparsers)
         subparser.set_defaults(run=command.run)
     return parser

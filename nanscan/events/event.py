@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -45,7 +45,7 @@ class Event:
         reader: who read the value first; last_clean: where the same memory was last seen without it.
         chain: names from the origin to where the value escaped. evidence: short factual sentences.
         cause: one of the closed vocabulary, or "unknown". rule: id of the rule that says so ("NS101", see
-            ``nanscan explain``), None where none does. others: causes of other rules that apply, the most specific first.
+            ``nanscan explain``), None where none does. others: causes of other rules that apply, most specific first.
         remedy: the next command or call.
         past: max|x| of what was made at the same place in the steps before, oldest first; empty where it is not known.
         seq: order of the records; time: seconds since the epoch.
@@ -141,6 +141,9 @@ class Event:
         values["time"] = number(values.get("time", 0.0))
         return cls(**values)
 
+    def _repr_html_(self) -> str | None:
+        return None if _as_html is None else _as_html(self)
+
     def __str__(self) -> str:
         where = f"step {self.step}" if self.rank == 0 else f"step {self.step}, rank {self.rank}"
         kind = f"{self.kind} ({self.role})" if self.nonfinite else self.kind
@@ -152,6 +155,15 @@ class Event:
         elif self.evidence:
             text += f", {self.evidence[0]}"
         return text
+
+
+_as_html: Callable[[Event], str] | None = None
+
+
+def show_in_notebooks(as_html: Callable[[Event], str]) -> None:
+    """How a notebook shows an event. nanscan.report says it: drawing stands above, and is not known here."""
+    global _as_html
+    _as_html = as_html
 
 
 def _stats(data: Mapping[str, Any]) -> TensorStats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from nanscan.events.aftermath import Aftermath
 from nanscan.events.event import Event
@@ -11,6 +11,7 @@ from nanscan.report.draw import Block, draw
 from nanscan.report.numbers import coordinates, count, dtype_name, magnitude, plural, share, trend
 
 MAX_BEFORE = 5  # steps of history shown
+MAX_WHY = 3  # the cause and what shows it, or facts
 RECENT = 200  # steps for which a growth that was warned of is taken to be the same trouble
 DEFAULT_NEXT = "print(scanner.first) shows every field of the event"
 
@@ -29,7 +30,7 @@ def first_culprit_lines(
     Args:
         history: max|x| at that site in the last steps, oldest first. after: what followed.
         warned: the last warning before it (see `warning_before`).
-        next_step: the next command or call; by default the event's remedy.
+        next_step: the next command or call; by default the event's remedy, and where its rule is explained.
     """
     return draw(
         decide_culprit(event, history=history, after=after, warned=warned, world_size=world_size, next_step=next_step)
@@ -67,6 +68,7 @@ def decide_culprit(
             ("chain", _chain(event)),
             ("next", next_step or _next(event, warned)),
         ),
+        extra=also_fits(event),
     )
 
 
@@ -104,9 +106,7 @@ def _value(event: Event) -> str:
     stats = event.stats
     if stats is None:
         return ""
-    kinds = [(stats.nan, "NaN"), (stats.posinf, "+Inf"), (stats.neginf, "-Inf")]
-    text = ", ".join(f"{count(n)} {name}" for n, name in kinds if n)
-    text += f" of {count(stats.numel)}{share(stats.nonfinite, stats.numel)}"
+    text = f"{_counts(stats, count)} of {count(stats.numel)}{share(stats.nonfinite, stats.numel)}"
     index = event.first_bad_index
     if index is not None and event.shape != ():
         place = coordinates(index, event.shape) if event.shape else (index,)
@@ -126,28 +126,45 @@ def _inputs(event: Event) -> str:
 
 
 def _state(stats: TensorStats) -> str:
-    if not stats.nonfinite:
-        return "finite"
+    return f"holds {_counts(stats, count)}" if stats.nonfinite else "finite"
+
+
+def _counts(stats: TensorStats, number: Callable[[int], str]) -> str:
+    """``3 NaN, 1 -Inf``."""
     kinds = [(stats.nan, "NaN"), (stats.posinf, "+Inf"), (stats.neginf, "-Inf")]
-    return "holds " + ", ".join(f"{count(n)} {name}" for n, name in kinds if n)
+    return ", ".join(f"{number(n)} {name}" for n, name in kinds if n)
 
 
-# Evidence that the rows "inputs" and "after" give already.
-_SAID_ELSEWHERE = (
-    "its inputs were finite",
-    "non-finite values",
-    "later module outputs",
-    "parameter gradients after it",
-)
+def cause_words(event: Event) -> str:
+    """``log of zero (NS101)``; nothing where the cause is not known: a guess would be worse than the facts."""
+    if event.cause == "unknown":
+        return ""
+    return event.cause if event.rule is None else f"{event.cause} ({event.rule})"
+
+
+def also_fits(event: Event) -> tuple[tuple[str, str], ...]:
+    """What other rules say, as a block's extra."""
+    return (("why", f"also fits: {', '.join(event.others)}"),) if event.others and event.cause != "unknown" else ()
 
 
 def _why(event: Event) -> str:
-    """A cause only where the facts are certain; otherwise the facts themselves, after the bare counts `value` shows."""
-    facts = event.evidence[1:] if event.stats is not None else event.evidence
-    said = [text for text in facts if not any(mark in text for mark in _SAID_ELSEWHERE)]
-    if event.cause != "unknown":
-        said.insert(0, event.cause)
-    return "; ".join(said[:3])
+    """A cause only where a rule or the facts are certain, then what shows it; otherwise the facts themselves."""
+    said = [cause_words(event), *(text for text in event.evidence if not _said_elsewhere(event, text))]
+    return "; ".join([text for text in said if text][:MAX_WHY])
+
+
+def _said_elsewhere(event: Event, text: str) -> bool:
+    """Whether the rows "value", "inputs", "clean" or "after" give that piece of evidence."""
+    stats = event.stats
+    counts = "" if stats is None else f" holds {_counts(stats, str)} among {stats.numel} elements"
+    return (
+        (bool(counts) and text.endswith(counts))
+        or text.startswith(
+            ("its inputs were finite, ", "finite when last written at ", "bad parameter gradients after")
+        )
+        or text.endswith(" later module outputs are bad in the same step")
+        or (text.startswith("input ") and text.endswith(" non-finite values"))
+    )
 
 
 def _clean(event: Event) -> str:
@@ -173,12 +190,20 @@ def _warned(warned: Event | None) -> str:
 
 
 def _next(event: Event, warned: Event | None) -> str:
-    remedy = event.remedy or DEFAULT_NEXT
+    remedy = remedy_words(event, DEFAULT_NEXT)
     grew = warned is not None and warned.kind == "explosion" and event.step - warned.step <= RECENT
     if warned is None or warned.remedy is None or not grew or event.role == "external":
         return remedy
     first, _, _ = warned.remedy.partition("; then ")  # its second half sends to the place that the warning names
     return f"{first}; then {remedy}"
+
+
+def remedy_words(event: Event, otherwise: str) -> str:
+    """What to do, and the command that shows the rule behind the cause, with an example to run."""
+    if event.rule is None:
+        return event.remedy or otherwise
+    command = f"nanscan explain {event.rule}"
+    return f"{event.remedy}; {command} shows an example" if event.remedy else f"{command} says what to do"
 
 
 def _after(event: Event, after: Aftermath | None) -> str:

@@ -14,16 +14,29 @@ _INDENT = "          "  # under the text of a row
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A title and named rows; rows without text are left out. The last row is the next command and always stays."""
+    """A title and named rows; rows without text are left out. The last row is the next command and always stays.
+
+    Args:
+        extra: (row, text) that is said at the end of that row where there is room for it.
+    """
 
     title: str
     rows: tuple[tuple[str, str], ...]
+    extra: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def whole(self) -> tuple[tuple[str, str], ...]:
+        """The rows that have something to say, with everything that is said in them."""
+        more = dict(self.extra)
+        rows = [(name, f"{text}; {more[name]}" if text and name in more else text) for name, text in self.rows]
+        return tuple((name, text) for name, text in rows if text)
 
 
 def draw(block: Block) -> list[str]:
     """Rows on as many lines as they need; when it gets too much, the longest is cut, then the least important go."""
-    rows = [(name, ascii_only(text)) for name, text in block.rows if text]
-    drawn = [_wrap(*row, MAX_LINES) for row in rows]
+    rows, drawn = _on_lines(block.whole)
+    if block.extra and 1 + sum(map(len, drawn)) > MAX_LINES:
+        rows, drawn = _on_lines(block.rows)
     while 1 + sum(map(len, drawn)) > MAX_LINES:
         # The longest gives up a line, of equals the less important. A command that is cut is none: `next` comes last.
         spare = [len(lines) - 1 for lines in drawn[:-1]] + [len(drawn[-1]) - MAX_NEXT]
@@ -40,13 +53,25 @@ def note_lines(notes: Iterable[str]) -> list[str]:
     return [
         line
         for note in notes
-        for line in wrap(ascii_only(f"nanscan: {note}"), MAX_COLUMNS, subsequent_indent="  ", break_long_words=False)
+        for line in wrap(
+            ascii_only(f"nanscan: {note}"),
+            MAX_COLUMNS,
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,  # a path stays whole
+        )
     ]
 
 
 def ascii_only(text: str) -> str:
     """Module and parameter names may hold anything; logs and old terminals may not."""
     return " ".join(text.encode("ascii", "backslashreplace").decode().split("\n"))
+
+
+def _on_lines(named: Iterable[tuple[str, str]]) -> tuple[list[tuple[str, str]], list[list[str]]]:
+    """Rows with text, and each of them on as many lines as it needs."""
+    rows = [(name, ascii_only(text)) for name, text in named if text]
+    return rows, [_wrap(*row, MAX_LINES) for row in rows]
 
 
 def _wrap(name: str, text: str, n_lines: int) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from nanscan import config
 from nanscan.events.event import Event
+from nanscan.report import lines_html
 from nanscan.scanner.scanner import Scanner
 
 
@@ -38,6 +39,9 @@ class InertScanner(Scanner):
 
     def report(self) -> str:
         return "nanscan: off (NANSCAN=0).\n  nothing was watched; next: unset NANSCAN"
+
+    def _repr_html_(self) -> str:
+        return lines_html(self.report().splitlines())
 
     def poll(self) -> None:
         return

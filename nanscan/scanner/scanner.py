@@ -31,7 +31,7 @@ from nanscan.scanner.reaction import Reaction
 from nanscan.scanner.receiver import HookReceiver
 from nanscan.scanner.replays import Replays
 from nanscan.scanner.store import EventStore
-from nanscan.scanner.summary import coverage_of, report_of, stats_of
+from nanscan.scanner.summary import coverage_of, html_of, report_of, stats_of
 from nanscan.scanner.timeline import Mark, Timeline
 from nanscan.sites import SiteTable
 
@@ -151,6 +151,10 @@ class Scanner(HookReceiver):
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(self.report())
+
+    def _repr_html_(self) -> str:
+        self.flush()
+        return html_of(self)
 
     # ---- what a user calls
 

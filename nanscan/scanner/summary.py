@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nanscan.events.event import Event
-from nanscan.report import Watched, first_culprit_lines, healthy_lines, note_lines, warning_before, warning_lines
+from nanscan.report import (
+    Block,
+    Watched,
+    block_html,
+    decide_culprit,
+    decide_warning,
+    draw,
+    healthy_lines,
+    lines_html,
+    note_lines,
+    warning_before,
+)
 
 if TYPE_CHECKING:
     from nanscan.scanner.scanner import Scanner
@@ -53,23 +64,47 @@ def coverage_of(scanner: Scanner) -> dict[str, Any]:
 def report_of(scanner: Scanner, event: Event | None = None) -> str:
     """The block for `event` (None: the scanner's first), or the two healthy lines."""
     event = scanner._store.first if event is None else event
-    world = scanner._settings.world_size
+    lines = _healthy(scanner) if event is None else draw(_block(scanner, event))
+    return "\n".join([*_fault(scanner), *lines, *_notes(scanner)])
+
+
+def html_of(scanner: Scanner) -> str:
+    """The same for a notebook."""
+    event, fault, notes = scanner._store.first, _fault(scanner), _notes(scanner)
     if event is None:
-        lines = healthy_lines(watched_of(scanner), next_step=_next_when_healthy(scanner))
-    elif event.severity == "warning":
-        lines = warning_lines(event, world_size=world)
-    else:
-        history = event.past or scanner._health.absmax_before(event, HISTORY_STEPS)
-        warned = warning_before(event, scanner._store.events)
-        after = scanner._levels.origin.aftermath
-        lines = first_culprit_lines(event, history=history, after=after, warned=warned, world_size=world)
+        return lines_html([*fault, *_healthy(scanner), *notes])
+    return "\n".join([*([lines_html(fault)] if fault else []), block_html(_block(scanner, event), notes)])
+
+
+def _block(scanner: Scanner, event: Event) -> Block:
+    world = scanner._settings.world_size
+    if event.severity == "warning":
+        return decide_warning(event, world_size=world)
+    return decide_culprit(
+        event,
+        history=event.past or scanner._health.absmax_before(event, HISTORY_STEPS),
+        after=scanner._levels.origin.aftermath,
+        warned=warning_before(event, scanner._store.events),
+        world_size=world,
+    )
+
+
+def _healthy(scanner: Scanner) -> list[str]:
+    """Two lines, or what is left to say after a fault."""
     if scanner._failure is not None:
-        off = (
-            f"nanscan: switched itself off at step {scanner._clock.step} after a fault of its own ({scanner._failure})"
-        )
-        lines = [off, *(lines if event is not None else ["  what came later was not watched; next: report the fault"])]
-    lines += note_lines([*scanner._levels.notes, *_device_notes(scanner), *_log_notes(scanner)])
-    return "\n".join(lines)
+        return ["  what came later was not watched; next: report the fault"]
+    return healthy_lines(watched_of(scanner), next_step=_next_when_healthy(scanner))
+
+
+def _fault(scanner: Scanner) -> list[str]:
+    """A first line, where nanscan itself failed."""
+    if scanner._failure is None:
+        return []
+    return [f"nanscan: switched itself off at step {scanner._clock.step} after a fault of its own ({scanner._failure})"]
+
+
+def _notes(scanner: Scanner) -> list[str]:
+    return note_lines([*scanner._levels.notes, *_device_notes(scanner), *_log_notes(scanner)])
 
 
 def _device_notes(scanner: Scanner) -> list[str]:

@@ -19,6 +19,7 @@ WITHOUT_TORCH = (
         pytest.param(["--version"], f"nanscan {__version__}", id="version"),
         pytest.param(["run", "--help"], "--error-exitcode", id="run"),
         pytest.param(["report", "--help"], "DIR", id="report"),
+        pytest.param(["explain", "--help"], "RULE|CAUSE", id="explain"),
         pytest.param(["doctor", "--help"], "--json", id="doctor"),
         pytest.param(["demo", "--help"], "--mistake", id="demo"),
     ],

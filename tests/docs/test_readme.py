@@ -18,7 +18,7 @@ def shape_of(text: str) -> str:
 def test_the_example_prints_the_report_shown(blocks, tmp_path: Path) -> None:
     # GIVEN the first example of the README, as a user would save it
     (tmp_path / "train.py").write_text(blocks("README.md", "python")[0])
-    report, warning, _healthy = blocks("README.md", "text")
+    report, warning, _healthy = blocks("README.md", "text")[:3]
     # WHEN it runs
     clean = {name: value for name, value in os.environ.items() if not name.startswith("NANSCAN_")}
     done = subprocess.run(
@@ -36,6 +36,22 @@ def test_the_healthy_example_is_what_a_healthy_run_prints(blocks, tmp_path: Path
     program = blocks("README.md", "python")[0].replace("step == 12", "False")
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=900)
     assert done.stdout == blocks("README.md", "text")[2], done.stderr
+
+
+def test_the_cause_is_the_one_shown(blocks, tmp_path: Path) -> None:
+    # GIVEN the example of the section "Why it happened", as a user would save it
+    (program,) = (block for block in blocks("README.md", "python") if "entropy" in block)
+    (report,) = (block for block in blocks("README.md", "text") if "NS101" in block)
+    (tmp_path / "train.py").write_text(program)
+    # WHEN it runs, by its bare name: its folder would be part of the lines that are named, and of their length
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("NANSCAN_")}
+    run = "exec(compile(open('train.py').read(), 'train.py', 'exec'))"
+    done = subprocess.run(
+        [sys.executable, "-c", run], cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=900
+    )
+    # THEN it prints the block
+    assert done.returncode == 0, done.stderr
+    assert shape_of(done.stdout) == shape_of(report), f"printed now:\n{done.stdout}"
 
 
 def test_every_example_is_python(blocks) -> None:

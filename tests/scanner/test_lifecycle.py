@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import html
+import re
 import weakref
 
 import pytest
@@ -150,6 +152,32 @@ def test_a_report_shows_itself_in_notebooks(training):
     printer = Printer()
     scanner._repr_pretty_(printer, False)
     assert printer.said.startswith("nanscan: healthy. 1 step, 0 anomalies.")
+
+
+def test_a_notebook_shows_the_rows_of_the_report(training):
+    # GIVEN a bad step that nothing has read out yet
+    scanner = nanscan.enable(training.net, on_anomaly="record")
+    training.run(2)
+    training.net.trap.bad = "backward"
+    training.net(torch.ones(3, 4)).sum().backward()
+    # WHEN a notebook shows the scanner THEN it says what report() says
+    shown = scanner._repr_html_()
+    text = html.unescape(re.sub(r"<[^>]+>", " ", shown))
+    assert text.split()[:3] == ["nanscan:", "FIRST", "NON-FINITE"]
+    assert text.split() == scanner.report().split()
+
+
+def test_a_notebook_shows_health_in_two_lines(training):
+    scanner = nanscan.enable(training.net)
+    training.run(1)
+    shown = scanner._repr_html_()
+    assert html.unescape(re.sub(r"<[^>]+>", "", shown)).strip() == scanner.report()
+    assert "<table" not in shown
+
+
+def test_a_notebook_shows_that_nanscan_is_off(training, monkeypatch):
+    monkeypatch.setenv("NANSCAN", "0")
+    assert "nanscan: off (NANSCAN=0)." in nanscan.enable(training.net)._repr_html_()
 
 
 def test_a_lazy_module_is_watched_once_it_has_parameters():
