@@ -9,7 +9,7 @@ from typing import Any
 from nanscan.origin.narrate import ShapeOf
 from nanscan.origin.op_births import OpBirth, record_bits
 from nanscan.origin.op_calls import MAX_CALL_INPUTS, CallBit, Detail, OpCall
-from nanscan.record import Flag, LinkCode, TensorStats, stats_from_record
+from nanscan.record import Flag, LinkCode, stats_from_record
 from nanscan.sites import NO_SITE, SiteTable
 from nanscan.why import Arg, Past, Situation
 
@@ -117,5 +117,3 @@ class Situations:
 def _past(details: list[Any]) -> Past:
     records = [r for r in details if int(r["flags"]) & int(Flag.LINK) and int(r["n"]) == LinkCode.PAST]
     return Past(tuple(int(r["n_nan"]) for r in records), tuple(float(r["min"]) for r in records))
-
-

@@ -39,6 +39,11 @@ class Rule:
     """Bare names of the ops, or of the forward ops of the autograd nodes, that it may apply to; empty for any."""
 
 
+def ops(names: str) -> frozenset[str]:
+    """Names separated by blanks, as `Rule.ops` wants them."""
+    return frozenset(names.split())
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What the rules say of one situation.

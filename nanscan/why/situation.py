@@ -144,6 +144,4 @@ def bare(op: str) -> str:
     name = op.rpartition("::")[2]
     if (node := name.rstrip("0123456789")).endswith("Backward"):
         return node
-    if name.startswith("_foreach_") or name.startswith("_fused_"):
-        return name
     return name[:-1] if name.endswith("_") and not name.endswith("__") else name

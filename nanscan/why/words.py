@@ -40,14 +40,20 @@ def above(arg: Arg | None, bound: float) -> str | None:
 def beyond(arg: Arg | None, bound: float) -> str | None:
     """The value if its size is more than `bound`, or the largest size of all values."""
     return _met(
-        arg, lambda at: abs(at) > bound, lambda s: s.absmax > bound, lambda s: f"values up to {number(s.absmax)} in size"
+        arg,
+        lambda at: abs(at) > bound,
+        lambda s: s.absmax > bound,
+        lambda s: f"values up to {number(s.absmax)} in size",
     )
 
 
 def at_size(arg: Arg | None, bound: float) -> str | None:
     """The value if its size is exactly `bound`, or the largest size if that is."""
     return _met(
-        arg, lambda at: abs(at) == bound, lambda s: s.absmax == bound, lambda s: f"values of exactly {number(bound)} in size"
+        arg,
+        lambda at: abs(at) == bound,
+        lambda s: s.absmax == bound,
+        lambda s: f"values of exactly {number(bound)} in size",
     )
 
 
@@ -90,7 +96,9 @@ def known_facts(s: Situation) -> tuple[str, ...]:
     if finite and s.clean:
         size = max(stats.absmax for stats in finite)
         room = DType.from_torch_name(finite[0].dtype).max_finite / size if size else math.inf
-        facts.append(f"all it read was finite, max|x| {number(size)}, {room:.2g} times below the largest {finite[0].dtype}")
+        facts.append(
+            f"all it read was finite, max|x| {number(size)}, {room:.2g} times below the largest {finite[0].dtype}"
+        )
     past = [x for x in s.past.absmax if x > 0]
     if len(past) >= 3:
         facts.append(f"max|x| here in the last {len(past)} steps: {number(past[0])} to {number(past[-1])}")

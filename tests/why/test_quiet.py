@@ -1,4 +1,4 @@
-"""A rule only speaks of a birth: nothing healthy, however full of zeros and -Inf, gets an alarm, a cause or a detail."""
+"""A rule only speaks of a birth: nothing healthy, however full of zeros and -Inf, gets an alarm or a cause."""
 
 from __future__ import annotations
 

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from nanscan.record import DType
-from nanscan.why.rule import Evidence, Rule
+from nanscan.why.rule import Evidence, Rule, ops
 from nanscan.why.situation import Arg, Situation
 from nanscan.why.words import number, zero
 
-_QUOTIENTS = frozenset(
-    {"div", "true_divide", "divide", "floor_divide", "remainder", "fmod", "_foreach_div", "addcdiv", "_foreach_addcdiv"}
+_QUOTIENTS = ops("div true_divide divide floor_divide remainder fmod _foreach_div addcdiv _foreach_addcdiv")
+_INVERSES = ops("reciprocal rsqrt _foreach_reciprocal _foreach_rsqrt")
+_NORMALISED = ops(
+    "native_layer_norm native_group_norm native_batch_norm layer_norm group_norm batch_norm rms_norm "
+    "_fused_rms_norm _native_batch_norm_legit _native_batch_norm_legit_no_training instance_norm"
 )
-_INVERSES = frozenset({"reciprocal", "rsqrt", "_foreach_reciprocal", "_foreach_rsqrt"})
-_NORMALISED = frozenset(
-    {"native_layer_norm", "native_group_norm", "native_batch_norm", "layer_norm", "group_norm", "batch_norm", "rms_norm",
-     "_fused_rms_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "instance_norm"}
-)  # fmt: skip
-_NODES = frozenset(
-    {"DivBackward", "ReciprocalBackward", "RsqrtBackward", "AngleBackward", "AtanhBackward", "Atan2Backward",
-     "AddcdivBackward", "StdBackward", "StdMeanBackward", "LogBackward", "Log2Backward", "Log10Backward", "Log1PBackward",
-     "CumprodBackward", "NativeLayerNormBackward", "NativeGroupNormBackward", "NativeBatchNormBackward"}
-)  # fmt: skip
+_NODES = ops(
+    "DivBackward ReciprocalBackward RsqrtBackward AngleBackward AtanhBackward Atan2Backward AddcdivBackward "
+    "StdBackward StdMeanBackward LogBackward Log2Backward Log10Backward Log1PBackward CumprodBackward "
+    "NativeLayerNormBackward NativeGroupNormBackward NativeBatchNormBackward"
+)
 
 
 def _divided(s: Situation) -> Evidence | None:
@@ -56,8 +54,14 @@ def _normalised(s: Situation) -> Evidence | None:
     eps = s.arg("eps", "epsilon")
     if eps is None or eps.at is None:
         return None
-    spread = s.arg("running_var") if "no_training" in s.name or s.name == "native_batch_norm" else s.arg("self", "input")
-    held = "" if spread is None or spread.whole is None else f", values from {number(spread.whole.min)} to {number(spread.whole.max)}"
+    spread = (
+        s.arg("running_var") if "no_training" in s.name or s.name == "native_batch_norm" else s.arg("self", "input")
+    )
+    held = (
+        ""
+        if spread is None or spread.whole is None
+        else f", values from {number(spread.whole.min)} to {number(spread.whole.max)}"
+    )
     return (f"eps is {number(eps.at)} and a group has no spread{held}",) if eps.at < 1e-30 else None
 
 
@@ -75,11 +79,13 @@ def _gradient(s: Situation) -> Evidence | None:
         return (f"the divisor was {seen} in the forward pass, and the gradient divides by it",) if seen else None
     if name in ("ReciprocalBackward", "RsqrtBackward"):
         result = s.kept("result")
-        hit = result is not None and (result.at in (float("inf"), -float("inf")) or bool(result.seen and result.seen.posinf))
+        hit = result is not None and (
+            result.at in (float("inf"), -float("inf")) or bool(result.seen and result.seen.posinf)
+        )
         return ("its forward result was Inf: it had divided by 0",) if hit else None
     if name.startswith("Log"):
         x = s.kept("self")
-        hit = x is not None and x.at == -1.0 if name == "Log1PBackward" else zero(x)
+        hit = (x is not None and x.at == -1.0) if name == "Log1PBackward" else bool(zero(x))
         return ("the gradient of log at 0 divides by 0",) if hit else None
     if name == "AngleBackward":
         x = s.kept("self")
@@ -89,8 +95,8 @@ def _gradient(s: Situation) -> Evidence | None:
         x = s.kept("self")
         return (f"the gradient 1 / (1 - x^2) at x = {number(x.at)}",) if x is not None and x.at in (1.0, -1.0) else None
     if name == "Atan2Backward":
-        y, x = zero(s.kept("self")), zero(s.kept("other"))
-        return ("both arguments of atan2 are 0 there",) if x and y else None
+        both = zero(s.kept("self")) and zero(s.kept("other"))
+        return ("both arguments of atan2 are 0 there",) if both else None
     if name.startswith("Std"):
         seen = zero(s.kept("result", "result0"))
         return (f"the standard deviation is {seen}, and its gradient divides by it",) if seen else None
@@ -103,8 +109,8 @@ RULES = (
         cause="division by zero",
         ops=_QUOTIENTS,
         when=_divided,
-        why="A number divided by 0 is Inf, and 0 / 0 is NaN. Divisors become 0 when a mask selects nothing, a box has no "
-        "area, a batch has no positive example, or a small number underflows.",
+        why="A number divided by 0 is Inf, and 0 / 0 is NaN. Divisors become 0 when a mask selects nothing, a box "
+        "has no area, a batch has no positive example, or a small number underflows.",
         remedy="x / y.clamp_min(eps), or choose the divisor before: x / torch.where(y == 0, 1, y)",
         example="""\
 import torch
@@ -121,8 +127,8 @@ print(scanner.report())
         cause="division by zero",
         ops=_INVERSES,
         when=_inverted,
-        why="1 / 0 is Inf, and so is rsqrt(0). The divisor is the argument of the op, often a norm, a degree or a variance "
-        "of something that is all zero.",
+        why="1 / 0 is Inf, and so is rsqrt(0). The divisor is the argument of the op, often a norm, a degree or a "
+        "variance of something that is all zero.",
         remedy="(x + eps).rsqrt(), or x.clamp_min(eps).reciprocal()",
         example="""\
 import torch
@@ -137,7 +143,7 @@ print(scanner.report())
     Rule(
         id="NS113",
         cause="division by zero",
-        ops=frozenset({"pow", "float_power", "PowBackward"}),
+        ops=ops("pow float_power PowBackward"),
         when=_negative_power,
         rank=55,
         why="0 to a negative power is 1 / 0. The base has become exactly 0, often by relu, a mask or underflow.",
@@ -157,8 +163,8 @@ print(scanner.report())
         cause="division by zero",
         ops=_NORMALISED,
         when=_normalised,
-        why="A normalisation divides by sqrt(variance + eps). With eps 0 (or one that rounds to 0 in this element type) a "
-        "constant row has variance 0 and the quotient is 0 / 0.",
+        why="A normalisation divides by sqrt(variance + eps). With eps 0 (or one that rounds to 0 in this element "
+        "type) a constant row has variance 0 and the quotient is 0 / 0.",
         remedy="give eps at least torch.finfo(x.dtype).eps, or normalise in float32",
         example="""\
 import torch
@@ -173,10 +179,10 @@ print(scanner.report())
     Rule(
         id="NS115",
         cause="division by zero",
-        ops=frozenset({"_weight_norm_interface", "_weight_norm", "weight_norm"}),
+        ops=ops("_weight_norm_interface _weight_norm weight_norm"),
         when=_weight_norm,
-        why="weight_norm computes g * v / norm(v). A row of v that is all zero (a pruned or zero-initialised one) gives "
-        "0 / 0.",
+        why="weight_norm computes g * v / norm(v). A row of v that is all zero (a pruned or zero-initialised one) "
+        "gives 0 / 0.",
         remedy="initialise the layer before weight_norm, or leave zero rows out of it",
         example="""\
 import torch
@@ -195,8 +201,8 @@ print(scanner.report())
         cause="division by zero",
         ops=_NODES,
         when=_gradient,
-        why="The gradient of this op divides by a value of its forward pass that is 0 (or too small). The forward value "
-        "may look harmless, or a mask may have hidden it: the gradient does not.",
+        why="The gradient of this op divides by a value of its forward pass that is 0 (or too small). The forward "
+        "value may look harmless, or a mask may have hidden it: the gradient does not.",
         remedy="keep the value away from 0 before the op: x.clamp_min(eps), or x + eps",
         example="""\
 import torch

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from nanscan.why.rule import Evidence, Rule
+from nanscan.why.rule import Evidence, Rule, ops
 from nanscan.why.situation import Situation
 from nanscan.why.words import above, at_size, below, beyond, negative, number, zero
 
-_LOGS = frozenset({"log", "log2", "log10", "log1p", "xlogy", "special_xlogy", "logit", "special_logit"})
-_DETERMINANTS = frozenset({"_linalg_slogdet", "linalg_slogdet", "slogdet", "logdet"})
+_LOGS = ops("log log2 log10 log1p xlogy special_xlogy logit special_logit")
+_DETERMINANTS = ops("_linalg_slogdet linalg_slogdet slogdet logdet")
 
 
 def _log_argument(s: Situation) -> tuple[str, float, float | None]:
@@ -105,8 +105,8 @@ RULES = (
         cause="log of zero",
         ops=_LOGS | _DETERMINANTS,
         when=_log_of_zero,
-        why="log(0) is -Inf. A probability, a distance or a determinant that rounds to exactly 0 is enough. The Inf turns "
-        "into NaN as soon as it is multiplied by 0 or subtracted from another one.",
+        why="log(0) is -Inf. A probability, a distance or a determinant that rounds to exactly 0 is enough. The "
+        "Inf turns into NaN as soon as it is multiplied by 0 or subtracted from another one.",
         remedy="torch.log(x.clamp_min(torch.finfo(x.dtype).tiny)), or log_softmax for log(softmax)",
         example="""\
 import torch
@@ -123,8 +123,9 @@ print(scanner.report())
         cause="log of a negative number",
         ops=_LOGS | {"PowBackward"},
         when=_log_of_negative,
-        why="The logarithm has no real value below 0, so PyTorch returns NaN. Mostly the argument should have been "
-        "positive and is not by rounding (1 - p with p a little over 1), or a layer without a positive range feeds it.",
+        why="The logarithm has no real value below 0, so PyTorch returns NaN. Mostly the argument should have "
+        "been positive and is not by rounding (1 - p with p a little over 1), or a layer without a positive "
+        "range feeds it.",
         remedy="make the argument positive first: F.softplus(x), x.clamp_min(eps), or torch.log1p",
         example="""\
 import torch
@@ -139,11 +140,13 @@ print(scanner.report())
     Rule(
         id="NS103",
         cause="sqrt of a negative number",
-        ops=frozenset({"sqrt", "rsqrt", "native_batch_norm", "_native_batch_norm_legit_no_training",
-                       "_native_batch_norm_legit", "cudnn_batch_norm", "batch_norm"}),
+        ops=ops(
+            "sqrt rsqrt native_batch_norm _native_batch_norm_legit_no_training _native_batch_norm_legit "
+            "cudnn_batch_norm batch_norm"
+        ),
         when=_sqrt_of_negative,
-        why="The square root of a negative number is NaN. Variances computed as mean(x^2) - mean(x)^2 fall below 0 by "
-        "rounding; a running variance can be loaded or averaged into a negative one.",
+        why="The square root of a negative number is NaN. Variances computed as mean(x^2) - mean(x)^2 fall below "
+        "0 by rounding; a running variance can be loaded or averaged into a negative one.",
         remedy="x.clamp_min(0).sqrt(), and variances by torch.var or ((x - mean) ** 2).mean()",
         example="""\
 import torch
@@ -159,10 +162,10 @@ print(scanner.report())
     Rule(
         id="NS104",
         cause="fractional power of a negative number",
-        ops=frozenset({"pow", "float_power", "PowBackward", "_foreach_pow"}),
+        ops=ops("pow float_power PowBackward _foreach_pow"),
         when=_fractional_power,
-        why="A negative number to a power that is not a whole number is complex, so PyTorch returns NaN. A learnable "
-        "exponent leaves the whole numbers in its first update.",
+        why="A negative number to a power that is not a whole number is complex, so PyTorch returns NaN. A "
+        "learnable exponent leaves the whole numbers in its first update.",
         remedy="x.sign() * x.abs().clamp_min(eps) ** p, or keep x positive",
         example="""\
 import torch
@@ -177,10 +180,10 @@ print(scanner.report())
     Rule(
         id="NS105",
         cause="acos outside [-1, 1]",
-        ops=frozenset({"acos", "asin", "arccos", "arcsin"}),
+        ops=ops("acos asin arccos arcsin"),
         when=_arc_outside,
-        why="acos and asin are defined from -1 to 1, and NaN beyond. A cosine computed as a dot product of normalised "
-        "vectors exceeds 1 by rounding.",
+        why="acos and asin are defined from -1 to 1, and NaN beyond. A cosine computed as a dot product of "
+        "normalised vectors exceeds 1 by rounding.",
         remedy="torch.acos(c.clamp(-1 + 1e-6, 1 - 1e-6)), or torch.atan2 of cross and dot product",
         example="""\
 import torch
@@ -195,10 +198,11 @@ print(scanner.report())
     Rule(
         id="NS106",
         cause="domain error",
-        ops=frozenset({"acosh", "arccosh", "atanh", "arctanh", "erfinv", "special_erfinv", "sin", "cos", "tan"}),
+        ops=ops("acosh arccosh atanh arctanh erfinv special_erfinv sin cos tan"),
         when=_outside,
-        why="The function has no real value for this argument, so PyTorch returns NaN: acosh below 1, atanh and erfinv "
-        "beyond 1, sine and cosine of Inf. Rounding, or a layer without the right range, is mostly behind it.",
+        why="The function has no real value for this argument, so PyTorch returns NaN: acosh below 1, atanh and "
+        "erfinv beyond 1, sine and cosine of Inf. Rounding, or a layer without the right range, is mostly "
+        "behind it.",
         remedy="clamp the argument into the domain, with a margin for rounding",
         example="""\
 import torch
@@ -213,11 +217,14 @@ print(scanner.report())
     Rule(
         id="NS107",
         cause="pole of a special function",
-        ops=frozenset({"atanh", "arctanh", "erfinv", "special_erfinv", "special_ndtri", "lgamma", "digamma", "polygamma",
-                       "special_gammaln", "special_psi", "special_zeta", "mvlgamma"}),
+        ops=ops(
+            "atanh arctanh erfinv special_erfinv special_ndtri lgamma digamma polygamma special_gammaln special_psi "
+            "special_zeta mvlgamma"
+        ),
         when=_pole,
-        why="The function grows without bound towards this argument and is Inf there: lgamma and digamma at 0 and at "
-        "negative whole numbers, atanh and erfinv at 1. A parameter that underflowed to 0 is the usual way in.",
+        why="The function grows without bound towards this argument and is Inf there: lgamma and digamma at 0 and "
+        "at negative whole numbers, atanh and erfinv at 1. A parameter that underflowed to 0 is the usual way "
+        "in.",
         remedy="keep the argument off the pole: x.clamp_min(eps), or clamp(-1 + eps, 1 - eps)",
         example="""\
 import torch
@@ -229,4 +236,4 @@ with nanscan.trace() as scanner:
 print(scanner.report())
 """,
     ),
-)  # fmt: skip
+)

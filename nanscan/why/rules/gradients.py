@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from nanscan.record import TensorStats
-from nanscan.why.rule import Evidence, Rule
+from nanscan.why.rule import Evidence, Rule, ops
 from nanscan.why.situation import Arg, Situation
 from nanscan.why.words import at_size, infinite, number, zero
 
 # Ops whose slope is infinite somewhere: what a branch that was not chosen can do harm through.
-_STEEP = frozenset(
-    {"SqrtBackward", "PowBackward", "LogBackward", "Log2Backward", "Log10Backward", "Log1PBackward", "AcosBackward",
-     "AsinBackward", "AcoshBackward", "AtanhBackward", "DivBackward", "ReciprocalBackward", "RsqrtBackward",
-     "XlogyBackward", "Atan2Backward", "LinalgVectorNormBackward", "NormBackward", "HypotBackward", "AngleBackward",
-     "SpecialEntrBackward", "ErfinvBackward", "LogitBackward"}
-)  # fmt: skip
-_NORMS = frozenset(
-    {"LinalgVectorNormBackward", "NormBackward", "DistBackward", "CdistBackward", "EuclideanDistBackward",
-     "PairwiseDistanceBackward", "RenormBackward", "LinalgMatrixNormBackward", "HypotBackward"}
-)  # fmt: skip
-_ARCS = frozenset({"AcosBackward", "AsinBackward", "AcoshBackward"})
-_SUMS = frozenset({"LogsumexpBackward", "LogaddexpBackward", "Logaddexp2Backward", "LogcumsumexpBackward"})
-_DECOMPOSITIONS = frozenset(
-    {"LinalgSvdBackward", "LinalgEighBackward", "LinalgEigBackward", "LinalgQrBackward", "SvdBackward", "EighBackward",
-     "LinalgInvExBackward", "LinalgSolveExBackward", "LinalgCholeskyExBackward", "LinalgLstsqBackward", "TraceBackward",
-     "LinalgSlogdetBackward", "LinalgDetBackward", "LinalgLuFactorExBackward", "LinalgLuBackward", "PinverseBackward"}
+_STEEP = ops(
+    "SqrtBackward PowBackward LogBackward Log2Backward Log10Backward Log1PBackward AcosBackward AsinBackward "
+    "AcoshBackward AtanhBackward DivBackward ReciprocalBackward RsqrtBackward XlogyBackward Atan2Backward "
+    "LinalgVectorNormBackward NormBackward HypotBackward AngleBackward SpecialEntrBackward ErfinvBackward "
+    "LogitBackward"
+)
+_NORMS = ops(
+    "LinalgVectorNormBackward NormBackward DistBackward CdistBackward EuclideanDistBackward "
+    "PairwiseDistanceBackward RenormBackward LinalgMatrixNormBackward HypotBackward"
+)
+_ARCS = ops("AcosBackward AsinBackward AcoshBackward")
+_SUMS = ops("LogsumexpBackward LogaddexpBackward Logaddexp2Backward LogcumsumexpBackward")
+_DECOMPOSITIONS = ops(
+    "LinalgSvdBackward LinalgEighBackward LinalgEigBackward LinalgQrBackward SvdBackward EighBackward "
+    "LinalgInvExBackward LinalgSolveExBackward LinalgCholeskyExBackward LinalgLstsqBackward TraceBackward "
+    "LinalgSlogdetBackward LinalgDetBackward LinalgLuFactorExBackward LinalgLuBackward PinverseBackward"
 ) - {"TraceBackward"}  # fmt: skip
 
 
@@ -55,7 +55,9 @@ def _power(s: Situation) -> Evidence | None:
 
 def _arc(s: Situation) -> Evidence | None:
     seen = at_size(s.kept("self"), 1.0) if s.in_node else None
-    return (f"{s.name.removesuffix('Backward').lower()} was given {seen}, where its slope is infinite",) if seen else None
+    return (
+        (f"{s.name.removesuffix('Backward').lower()} was given {seen}, where its slope is infinite",) if seen else None
+    )
 
 
 def _x_log_x(s: Situation) -> Evidence | None:
@@ -137,10 +139,10 @@ RULES = (
     Rule(
         id="NS401",
         cause="sqrt gradient at zero",
-        ops=frozenset({"SqrtBackward"}),
+        ops=ops("SqrtBackward"),
         when=_sqrt,
-        why="The slope of sqrt at 0 is infinite. The forward value 0 is right, so nothing is seen until backward; a "
-        "gradient of 0 from above gives 0 * Inf = NaN.",
+        why="The slope of sqrt at 0 is infinite. The forward value 0 is right, so nothing is seen until backward; "
+        "a gradient of 0 from above gives 0 * Inf = NaN.",
         remedy="torch.sqrt(x + eps), or sqrt of x.clamp_min(eps)",
         example="""\
 import torch
@@ -157,8 +159,8 @@ print(scanner.report())
         cause="norm gradient at zero",
         ops=_NORMS,
         when=_norm,
-        why="The gradient of a norm divides by the norm. At the zero vector that is 0 / 0; PyTorch masks it for the usual "
-        "norms, not for all of them and not in what follows.",
+        why="The gradient of a norm divides by the norm. At the zero vector that is 0 / 0; PyTorch masks it for "
+        "the usual norms, not for all of them and not in what follows.",
         remedy="(x.square().sum(-1) + eps).sqrt(), or leave zero vectors out",
         example="""\
 import torch
@@ -173,10 +175,10 @@ print(scanner.report())
     Rule(
         id="NS403",
         cause="power gradient at zero",
-        ops=frozenset({"PowBackward", "FloatPowerBackward"}),
+        ops=ops("PowBackward FloatPowerBackward"),
         when=_power,
-        why="The slope of x ** p is p * x ** (p - 1), which is infinite at 0 for p below 1. A focal loss with gamma below "
-        "1, a learnable pooling exponent and a gamma correction all get there.",
+        why="The slope of x ** p is p * x ** (p - 1), which is infinite at 0 for p below 1. A focal loss with "
+        "gamma below 1, a learnable pooling exponent and a gamma correction all get there.",
         remedy="x.clamp_min(eps) ** p",
         example="""\
 import torch
@@ -193,8 +195,8 @@ print(scanner.report())
         cause="acos gradient at 1",
         ops=_ARCS,
         when=_arc,
-        why="The slope of acos and asin is 1 / sqrt(1 - x^2), infinite at 1 and at -1 (that of acosh at 1). Clamping to "
-        "exactly 1 keeps the value right and the gradient infinite.",
+        why="The slope of acos and asin is 1 / sqrt(1 - x^2), infinite at 1 and at -1 (that of acosh at 1). "
+        "Clamping to exactly 1 keeps the value right and the gradient infinite.",
         remedy="torch.acos(c.clamp(-1 + 1e-6, 1 - 1e-6))",
         example="""\
 import torch
@@ -209,10 +211,10 @@ print(scanner.report())
     Rule(
         id="NS405",
         cause="gradient of x log x at zero",
-        ops=frozenset({"XlogyBackward", "SpecialXlogyBackward", "SpecialEntrBackward", "KlDivBackward"}),
+        ops=ops("XlogyBackward SpecialXlogyBackward SpecialEntrBackward KlDivBackward"),
         when=_x_log_x,
-        why="x log x goes to 0 as x does, and xlogy returns that 0. Its slope log(x) + 1 goes to -Inf, so a probability "
-        "of exactly 0 that needs a gradient makes a bad one.",
+        why="x log x goes to 0 as x does, and xlogy returns that 0. Its slope log(x) + 1 goes to -Inf, so a "
+        "probability of exactly 0 that needs a gradient makes a bad one.",
         remedy="p.clamp_min(eps) before xlogy or kl_div, or log-probabilities (log_target=True)",
         example="""\
 import torch
@@ -229,8 +231,8 @@ print(scanner.report())
         cause="gradient of logsumexp over only -inf",
         ops=_SUMS,
         when=_log_sum,
-        why="The gradient of logsumexp is a softmax of its terms. Where all of them are -Inf the sum is -Inf, as it "
-        "should, and the softmax is exp(-Inf - -Inf) = NaN.",
+        why="The gradient of logsumexp is a softmax of its terms. Where all of them are -Inf the sum is -Inf, as "
+        "it should, and the softmax is exp(-Inf - -Inf) = NaN.",
         remedy="use a large negative number instead of -inf, or leave such rows out",
         example="""\
 import torch
@@ -248,8 +250,8 @@ print(scanner.report())
         cause="gradient of a degenerate decomposition",
         ops=_DECOMPOSITIONS,
         when=_degenerate,
-        why="The gradient of svd, eigh and their kin divides by the differences of singular values or eigenvalues. Equal "
-        "ones (an identity, a symmetric start, a rank below full) give 1 / 0.",
+        why="The gradient of svd, eigh and their kin divides by the differences of singular values or "
+        "eigenvalues. Equal ones (an identity, a symmetric start, a rank below full) give 1 / 0.",
         remedy="add a little noise or a distinct diagonal, or use svdvals / eigvalsh only",
         example="""\
 import torch
@@ -265,10 +267,10 @@ print(scanner.report())
     Rule(
         id="NS408",
         cause="gradient of |z| near zero",
-        ops=frozenset({"AbsBackward", "SgnBackward"}),
+        ops=ops("AbsBackward SgnBackward"),
         when=_absolute,
-        why="The gradient of |z| is z / |z|. For a complex number so small that |z| underflows the quotient is 0 / 0 or "
-        "overflows, although |z| itself is fine.",
+        why="The gradient of |z| is z / |z|. For a complex number so small that |z| underflows the quotient is 0 "
+        "/ 0 or overflows, although |z| itself is fine.",
         remedy="(z.real.square() + z.imag.square() + eps).sqrt()",
         example="""\
 import torch
@@ -286,8 +288,8 @@ print(scanner.report())
         when=_branch,
         companion=True,
         rank=80,
-        why="torch.where and masks choose between values that were both computed, and send a gradient of 0 into the one "
-        "that was not chosen. If that branch has an infinite slope, 0 * Inf is NaN.",
+        why="torch.where and masks choose between values that were both computed, and send a gradient of 0 into "
+        "the one that was not chosen. If that branch has an infinite slope, 0 * Inf is NaN.",
         remedy="choose the input, not the result: f(torch.where(ok, x, 1.0)), then torch.where again",
         example="""\
 import torch
@@ -304,8 +306,8 @@ print(scanner.report())
         cause="0 * inf in backward",
         when=_zero_times_inf,
         rank=30,
-        why="A backward formula multiplied a gradient of 0 by a value that its forward pass had left infinite. The value "
-        "was masked or divided away in the forward pass, so the loss is finite.",
+        why="A backward formula multiplied a gradient of 0 by a value that its forward pass had left infinite. "
+        "The value was masked or divided away in the forward pass, so the loss is finite.",
         remedy="find the op whose forward result was Inf (print(scanner.events)) and clamp its input",
         example="""\
 import torch
@@ -323,8 +325,8 @@ print(scanner.report())
         cause="float32 overflow",
         when=_steep,
         rank=20,
-        why="The gradient formula multiplied or divided finite numbers and left the range of the element type. A divisor "
-        "close to 0, a steep function, or gradients that had grown before do that.",
+        why="The gradient formula multiplied or divided finite numbers and left the range of the element type. A "
+        "divisor close to 0, a steep function, or gradients that had grown before do that.",
         remedy="bound the slope: eps in divisors, clip what comes in, and look at the growth before",
         example="""\
 import torch

@@ -5,22 +5,103 @@ from __future__ import annotations
 import math
 
 from nanscan.record import DType
-from nanscan.why.rule import Evidence, Rule
+from nanscan.why.rule import Evidence, Rule, ops
 from nanscan.why.situation import Situation
 from nanscan.why.words import HALF, above, beyond, limit_of, number
 
-_EXPONENTIALS = frozenset({"exp", "exp2", "expm1", "cosh", "sinh", "_foreach_exp", "_foreach_expm1", "ExpBackward"})
+_EXPONENTIALS = ops("exp exp2 expm1 cosh sinh _foreach_exp _foreach_expm1 ExpBackward")
 _BASES = {"exp2": 2.0}
 # Ops that can make Inf or NaN out of moderate numbers: where one of these did, overflow is not the explanation.
 _WITH_POLES = frozenset(
-    "div true_divide divide floor_divide remainder fmod addcdiv reciprocal rsqrt log log2 log10 log1p logit xlogy tan "
-    "atanh erfinv lgamma digamma polygamma pow float_power acos asin acosh sqrt _softmax _log_softmax softmax log_softmax "
-    "logsumexp std var std_mean var_mean nll_loss_forward nll_loss2d_forward _ctc_loss ctc_loss _cudnn_ctc_loss exp exp2 "
-    "expm1 cosh sinh _linalg_slogdet linalg_slogdet logdet linalg_inv_ex linalg_solve_ex _linalg_solve_ex special_ndtri "
-    "_foreach_div _foreach_addcdiv _foreach_reciprocal _foreach_pow _weight_norm_interface special_xlogy special_erfinv "
-    "special_zeta mvlgamma atan2 angle masked_fill full fill max amax min amin scatter_reduce index_reduce special_psi "
-    "special_gammaln _foreach_rsqrt _foreach_log _foreach_log10 _foreach_log1p _foreach_log2 _foreach_exp "
-    "_foreach_expm1 bernoulli multinomial where special_logit grid_sampler_2d".split()
+    [
+        "div",
+        "true_divide",
+        "divide",
+        "floor_divide",
+        "remainder",
+        "fmod",
+        "addcdiv",
+        "reciprocal",
+        "rsqrt",
+        "log",
+        "log2",
+        "log10",
+        "log1p",
+        "logit",
+        "xlogy",
+        "tan",
+        "atanh",
+        "erfinv",
+        "lgamma",
+        "digamma",
+        "polygamma",
+        "pow",
+        "float_power",
+        "acos",
+        "asin",
+        "acosh",
+        "sqrt",
+        "_softmax",
+        "_log_softmax",
+        "softmax",
+        "log_softmax",
+        "logsumexp",
+        "std",
+        "var",
+        "std_mean",
+        "var_mean",
+        "nll_loss_forward",
+        "nll_loss2d_forward",
+        "_ctc_loss",
+        "ctc_loss",
+        "_cudnn_ctc_loss",
+        "exp",
+        "exp2",
+        "expm1",
+        "cosh",
+        "sinh",
+        "_linalg_slogdet",
+        "linalg_slogdet",
+        "logdet",
+        "linalg_inv_ex",
+        "linalg_solve_ex",
+        "_linalg_solve_ex",
+        "special_ndtri",
+        "_foreach_div",
+        "_foreach_addcdiv",
+        "_foreach_reciprocal",
+        "_foreach_pow",
+        "_weight_norm_interface",
+        "special_xlogy",
+        "special_erfinv",
+        "special_zeta",
+        "mvlgamma",
+        "atan2",
+        "angle",
+        "masked_fill",
+        "full",
+        "fill",
+        "max",
+        "amax",
+        "min",
+        "amin",
+        "scatter_reduce",
+        "index_reduce",
+        "special_psi",
+        "special_gammaln",
+        "_foreach_rsqrt",
+        "_foreach_log",
+        "_foreach_log10",
+        "_foreach_log1p",
+        "_foreach_log2",
+        "_foreach_exp",
+        "_foreach_expm1",
+        "bernoulli",
+        "multinomial",
+        "where",
+        "special_logit",
+        "grid_sampler_2d",
+    ]
 )
 _CAUSES = {DType.F16: "fp16 overflow", DType.F64: "float64 overflow", DType.BF16: "bf16 overflow"}
 
@@ -84,7 +165,11 @@ def _by_headroom(s: Situation) -> Evidence | None:
     if s.out is None or s.dtype not in HALF or not s.inf or s.nan or not s.clean or s.out.finite == 0:
         return None
     part = s.out.absmax / s.dtype.max_finite
-    return (f"{limit_of(s.dtype)}, and the rest of the result goes up to {number(s.out.absmax)}",) if part > 1 / 16 else None
+    return (
+        (f"{limit_of(s.dtype)}, and the rest of the result goes up to {number(s.out.absmax)}",)
+        if part > 1 / 16
+        else None
+    )
 
 
 def _full(s: Situation) -> Evidence | None:
@@ -161,8 +246,8 @@ RULES = (
         cause="exp overflow",
         ops=_EXPONENTIALS | {"pow"},
         when=_exp,
-        why="exp leaves float32 (and bfloat16) beyond 88.7 and float16 beyond 11.1. A log-variance, a logit or a score that "
-        "no layer bounds gets there in one bad batch.",
+        why="exp leaves float32 (and bfloat16) beyond 88.7 and float16 beyond 11.1. A log-variance, a logit or a "
+        "score that no layer bounds gets there in one bad batch.",
         remedy="bound the argument: x.clamp(max=20), F.softplus, log_softmax, or subtract the maximum",
         example="""\
 import torch
@@ -179,8 +264,8 @@ print(scanner.report())
         cause="fp16 overflow",
         when=_half,
         rank=30,
-        why="float16 ends at 65504. Products and sums that are ordinary in float32 leave it: activations of a feed-forward "
-        "layer, a sum over an image, a convolution of large weights.",
+        why="float16 ends at 65504. Products and sums that are ordinary in float32 leave it: activations of a "
+        "feed-forward layer, a sum over an image, a convolution of large weights.",
         remedy="run this op in float32 or bfloat16: with torch.autocast(device, enabled=False)",
         example="""\
 import torch
@@ -197,8 +282,8 @@ print(scanner.report())
         cause="float32 overflow",
         when=_full,
         rank=30,
-        why="The result does not fit: float32 and bfloat16 end at 3.4e38. Finite numbers of such a size are mostly the end "
-        "of a growth that began earlier; the history shows where.",
+        why="The result does not fit: float32 and bfloat16 end at 3.4e38. Finite numbers of such a size are "
+        "mostly the end of a growth that began earlier; the history shows where.",
         remedy="look at the growth before it: lower lr, clip_grad_norm_, normalise the inputs",
         example="""\
 import torch
@@ -215,8 +300,8 @@ print(scanner.report())
         cause="fp16 overflow",
         when=_constant,
         rank=60,
-        why="A Python number that is harmless in float32 does not fit float16: a mask of -1e9 becomes -Inf. The code was "
-        "written for float32 and runs under another type now.",
+        why="A Python number that is harmless in float32 does not fit float16: a mask of -1e9 becomes -Inf. The "
+        "code was written for float32 and runs under another type now.",
         remedy="torch.finfo(x.dtype).min instead of -1e9, or add the mask in float32",
         example="""\
 import torch
@@ -231,10 +316,10 @@ print(scanner.report())
     Rule(
         id="NS205",
         cause="fp16 overflow",
-        ops=frozenset({"pow"}),
+        ops=ops("pow"),
         when=_half_power,
-        why="A power of a moderate number leaves float16, which ends at 65504: 256 squared is enough. Variances and squared "
-        "distances belong in float32.",
+        why="A power of a moderate number leaves float16, which ends at 65504: 256 squared is enough. Variances "
+        "and squared distances belong in float32.",
         remedy="x.float() ** 2, and back with .to(x.dtype) after the sum or mean",
         example="""\
 import torch
@@ -249,10 +334,10 @@ print(scanner.report())
     Rule(
         id="NS206",
         cause="float32 overflow",
-        ops=frozenset({"pow"}),
+        ops=ops("pow"),
         when=_full_power,
-        why="A power of a large number leaves float32, which ends at 3.4e38: 1e20 squared is enough. The base has mostly "
-        "grown before.",
+        why="A power of a large number leaves float32, which ends at 3.4e38: 1e20 squared is enough. The base has "
+        "mostly grown before.",
         remedy="bound the base, or compute with its logarithm",
         example="""\
 import torch
@@ -267,10 +352,10 @@ print(scanner.report())
     Rule(
         id="NS207",
         cause="fp16 overflow",
-        ops=frozenset({"div", "true_divide"}),
+        ops=ops("div true_divide"),
         when=_half_quotient,
-        why="The divisor is not 0, and so small that the quotient leaves float16, which ends at 65504. An eps of 1e-6 is "
-        "too small a guard in this type.",
+        why="The divisor is not 0, and so small that the quotient leaves float16, which ends at 65504. An eps of "
+        "1e-6 is too small a guard in this type.",
         remedy="divide in float32, or clamp the divisor at 1e-3 and more",
         example="""\
 import torch
@@ -286,10 +371,10 @@ print(scanner.report())
     Rule(
         id="NS208",
         cause="float32 overflow",
-        ops=frozenset({"div", "true_divide"}),
+        ops=ops("div true_divide"),
         when=_full_quotient,
-        why="The divisor is not 0, and so small that the quotient leaves float32, which ends at 3.4e38. It is mostly "
-        "something that should have been 0 or should have had an eps added.",
+        why="The divisor is not 0, and so small that the quotient leaves float32, which ends at 3.4e38. It is "
+        "mostly something that should have been 0 or should have had an eps added.",
         remedy="x / (y + eps), with an eps of the size that y normally has times 1e-6",
         example="""\
 import torch
@@ -303,10 +388,10 @@ print(scanner.report())
     Rule(
         id="NS210",
         cause="fp16 overflow",
-        ops=frozenset({"AccumulateGrad"}),
+        ops=ops("AccumulateGrad"),
         when=_half_sum,
-        why="Every gradient that arrived was finite and their sum in .grad is not: float16 ends at 65504. Several backward "
-        "passes without zero_grad, or a shared parameter, add up.",
+        why="Every gradient that arrived was finite and their sum in .grad is not: float16 ends at 65504. Several "
+        "backward passes without zero_grad, or a shared parameter, add up.",
         remedy="keep the parameters (and so .grad) in float32, or divide the loss by the number of passes",
         example="""\
 import torch
@@ -324,10 +409,10 @@ print(scanner.report())
     Rule(
         id="NS211",
         cause="float32 overflow",
-        ops=frozenset({"AccumulateGrad"}),
+        ops=ops("AccumulateGrad"),
         when=_full_sum,
-        why="Every gradient that arrived was finite and their sum in .grad is not. Numbers near 3.4e38 are the end of a "
-        "growth that began earlier.",
+        why="Every gradient that arrived was finite and their sum in .grad is not. Numbers near 3.4e38 are the "
+        "end of a growth that began earlier.",
         remedy="look at the growth before it: lower lr, clip_grad_norm_, zero_grad in every step",
         example="""\
 import torch
@@ -347,8 +432,8 @@ print(scanner.report())
         cause="fp8 overflow",
         when=_eighth,
         rank=60,
-        why="The 8-bit types end at 448 (e4m3fn) or 57344 (e5m2). A cast beyond that gives Inf or NaN, or is cut off, "
-        "depending on the type and the version, so tensors have to be scaled before.",
+        why="The 8-bit types end at 448 (e4m3fn) or 57344 (e5m2). A cast beyond that gives Inf or NaN, or is cut "
+        "off, depending on the type and the version, so tensors have to be scaled before.",
         remedy="divide by x.abs().amax() / torch.finfo(dtype).max before the cast, and keep the scale",
         example="""\
 import torch

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 from nanscan.record import TensorStats
-from nanscan.why.rule import Evidence, Rule
+from nanscan.why.rule import Evidence, Rule, ops
 from nanscan.why.situation import Arg, Situation
 from nanscan.why.words import infinite, number, zero
 
-_MEANS = frozenset(
-    {"mean", "nanmean", "median", "nanmedian", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss",
-     "binary_cross_entropy", "nll_loss_forward", "nll_loss2d_forward", "nll_loss", "std", "var", "std_mean", "var_mean",
-     "adaptive_avg_pool2d", "_adaptive_avg_pool2d", "_embedding_bag"}
-)  # fmt: skip
-_NLL = frozenset({"nll_loss_forward", "nll_loss2d_forward", "nll_loss", "nll_loss2d", "cross_entropy_loss"})
-_SPREADS = frozenset({"std", "var", "std_mean", "var_mean", "nanstd"})
-_SOFTMAXES = frozenset({"_softmax", "_log_softmax", "softmax", "log_softmax", "_masked_softmax", "_safe_softmax"})
-_ATTENTIONS = frozenset(
-    {"scaled_dot_product_attention", "_scaled_dot_product_attention_math", "_scaled_dot_product_flash_attention_for_cpu",
-     "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention", "_native_multi_head_attention"}
-)  # fmt: skip
-_PRODUCTS = frozenset({"mul", "_foreach_mul", "multiply", "addcmul", "_foreach_addcmul", "lerp", "_foreach_lerp"})
-_MATRIX = frozenset({"mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "linear", "matmul", "convolution", "einsum",
-                     "mkldnn_linear", "_mkl_linear", "conv2d"})  # fmt: skip
-_DIFFERENCES = frozenset({"add", "sub", "sum", "cumsum", "logcumsumexp", "_foreach_add", "_foreach_sub", "mean", "rsub",
-                          "native_layer_norm", "native_batch_norm", "native_group_norm", "std", "var", "var_mean",
-                          "std_mean", "diff", "index_add", "scatter_add", "logsumexp", "mse_loss", "l1_loss",
-                          "smooth_l1_loss", "huber_loss", "logaddexp", "_fused_rms_norm"})  # fmt: skip
+_MEANS = ops(
+    "mean nanmean median nanmedian mse_loss l1_loss smooth_l1_loss huber_loss soft_margin_loss "
+    "binary_cross_entropy nll_loss_forward nll_loss2d_forward nll_loss std var std_mean var_mean "
+    "adaptive_avg_pool2d _adaptive_avg_pool2d _embedding_bag"
+)
+_NLL = ops("nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d cross_entropy_loss")
+_SPREADS = ops("std var std_mean var_mean nanstd")
+_SOFTMAXES = ops("_softmax _log_softmax softmax log_softmax _masked_softmax _safe_softmax")
+_ATTENTIONS = ops(
+    "scaled_dot_product_attention _scaled_dot_product_attention_math "
+    "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention "
+    "_scaled_dot_product_efficient_attention _native_multi_head_attention"
+)
+_PRODUCTS = ops("mul _foreach_mul multiply addcmul _foreach_addcmul lerp _foreach_lerp")
+_MATRIX = ops("mm bmm addmm baddbmm mv addmv dot linear matmul convolution einsum mkldnn_linear _mkl_linear conv2d")
+_DIFFERENCES = ops(
+    "add sub sum cumsum logcumsumexp _foreach_add _foreach_sub mean rsub native_layer_norm native_batch_norm "
+    "native_group_norm std var var_mean std_mean diff index_add scatter_add logsumexp mse_loss l1_loss "
+    "smooth_l1_loss huber_loss logaddexp _fused_rms_norm"
+)
 
 
 def _source(s: Situation) -> Arg | None:
@@ -100,7 +101,9 @@ def _inf_minus_inf(s: Situation) -> Evidence | None:
         args = list(s.args.values())
         bad = next((f"{arg.name} holds {seen}" for arg in args if (seen := infinite(arg))), None)
         blank = any(zero(arg) for arg in args if not infinite(arg))
-        return (f"{bad}, and the products with weights of both signs cancel to Inf - Inf",) if bad and not blank else None
+        return (
+            (f"{bad}, and the products with weights of both signs cancel to Inf - Inf",) if bad and not blank else None
+        )
     if s.name not in _DIFFERENCES:
         return None
     bad_args = [(arg.name, seen) for arg in s.args.values() if (seen := infinite(arg))]
@@ -138,8 +141,8 @@ RULES = (
         ops=_MEANS,
         when=_mean_over_nothing,
         rank=60,
-        why="The mean of no elements is 0 / 0. A filter or a mask left nothing of this batch, or every target is the "
-        "index that the loss ignores.",
+        why="The mean of no elements is 0 / 0. A filter or a mask left nothing of this batch, or every target is "
+        "the index that the loss ignores.",
         remedy="skip the batch, or loss = x.sum() / max(x.numel(), 1)",
         example="""\
 import torch
@@ -156,8 +159,8 @@ print(scanner.report())
         cause="std of one element",
         ops=_SPREADS,
         when=_std_of_one,
-        why="std and var divide by n - 1 by default, which is 0 for a single element. The last batch of an epoch, or a "
-        "group of one, gets there.",
+        why="std and var divide by n - 1 by default, which is 0 for a single element. The last batch of an epoch, "
+        "or a group of one, gets there.",
         remedy="x.std(correction=0), or drop_last=True",
         example="""\
 import torch
@@ -175,8 +178,8 @@ print(scanner.report())
         ops=_SOFTMAXES | _ATTENTIONS,
         when=_masked_row,
         rank=60,
-        why="softmax of a row of only -Inf is 0 / 0. A sequence that is all padding, or a mask that is inverted, leaves a "
-        "query without any key.",
+        why="softmax of a row of only -Inf is 0 / 0. A sequence that is all padding, or a mask that is inverted, "
+        "leaves a query without any key.",
         remedy="leave one key visible, use torch.finfo(x.dtype).min, or zero such rows afterwards",
         example="""\
 import torch
@@ -193,8 +196,8 @@ print(scanner.report())
         cause="0 * inf",
         ops=_PRODUCTS | _MATRIX,
         when=_zero_times_inf,
-        why="0 * Inf is NaN, so multiplying with a mask of zeros does not remove an Inf. The Inf itself may be meant "
-        "(log of a masked probability), the product is not.",
+        why="0 * Inf is NaN, so multiplying with a mask of zeros does not remove an Inf. The Inf itself may be "
+        "meant (log of a masked probability), the product is not.",
         remedy="torch.where(mask, x, 0.0) instead of x * mask",
         example="""\
 import torch
@@ -213,8 +216,8 @@ print(scanner.report())
         ops=_DIFFERENCES | _MATRIX,
         when=_inf_minus_inf,
         rank=45,
-        why="Inf - Inf is NaN. Masked entries of -Inf are subtracted from each other, summed with a +Inf, or multiplied "
-        "by weights of both signs in a matrix product.",
+        why="Inf - Inf is NaN. Masked entries of -Inf are subtracted from each other, summed with a +Inf, or "
+        "multiplied by weights of both signs in a matrix product.",
         remedy="mask after the difference, or use a large finite number for the mask",
         example="""\
 import torch
@@ -229,7 +232,7 @@ print(scanner.report())
     Rule(
         id="NS306",
         cause="inf / inf",
-        ops=frozenset({"div", "true_divide", "divide"}) | _SOFTMAXES,
+        ops=ops("div true_divide divide") | _SOFTMAXES,
         when=_inf_over_inf,
         rank=55,
         why="Inf / Inf is NaN. Both sides have overflowed, as in a softmax by hand, or softmax was given a +Inf.",
@@ -247,10 +250,10 @@ print(scanner.report())
     Rule(
         id="NS307",
         cause="infeasible CTC target",
-        ops=frozenset({"_ctc_loss", "ctc_loss", "_cudnn_ctc_loss"}),
+        ops=ops("_ctc_loss ctc_loss _cudnn_ctc_loss"),
         when=_ctc,
-        why="CTC needs at least as many input frames as target symbols, and one more between equal neighbours. Where the "
-        "input is shorter the probability is 0 and the loss +Inf.",
+        why="CTC needs at least as many input frames as target symbols, and one more between equal neighbours. "
+        "Where the input is shorter the probability is 0 and the loss +Inf.",
         remedy="nn.CTCLoss(zero_infinity=True), and drop samples whose input is too short",
         example="""\
 import torch

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 from nanscan.record import DType
-from nanscan.why.rule import Evidence, Rule
+from nanscan.why.rule import Evidence, Rule, ops
 from nanscan.why.situation import Situation
 from nanscan.why.words import limit_of, number, zero
 
-_UPDATES = frozenset({"addcdiv", "_foreach_addcdiv", "div", "_foreach_div", "_fused_adam_", "_fused_adamw_", "_fused_adam",
-                      "_fused_adamw", "_fused_adagrad_"})  # fmt: skip
-_NORMS = frozenset({"_foreach_norm", "linalg_vector_norm", "norm", "stack", "sum", "_foreach_pow", "pow"})
+_UPDATES = ops("addcdiv _foreach_addcdiv div _foreach_div _fused_adam _fused_adamw _fused_adagrad")
+_NORMS = ops("_foreach_norm linalg_vector_norm norm stack sum _foreach_pow pow")
 _TOLERABLE = 1e-7  # half of float16's smallest number: what is less rounds to 0
 
 
@@ -53,12 +53,16 @@ def _scale(s: Situation) -> Evidence | None:
         return None
     grad = s.kept("grad")
     came = grad.whole.absmax if grad is not None and grad.whole is not None else None
-    return (f"a float16 gradient left its range: max|g| that came in {number(came)}, {limit_of(s.dtype)}",) if came else None
+    return (
+        (f"a float16 gradient left its range: max|g| that came in {number(came)}, {limit_of(s.dtype)}",)
+        if came
+        else None
+    )
 
 
 def _grew(s: Situation) -> Evidence | None:
     past = [x for x in s.past.absmax if x > 0]
-    if len(past) < 3 or past[-1] < 8 * past[0] or any(b < a for a, b in zip(past, past[1:], strict=False)):
+    if len(past) < 3 or past[-1] < 8 * past[0] or any(b < a for a, b in pairwise(past)):
         return None
     return (f"max|x| here grew {past[-1] / past[0]:.3g}x over the last {len(past)} steps",)
 
@@ -70,8 +74,8 @@ RULES = (
         ops=_UPDATES,
         when=_eps,
         rank=70,
-        why="Adam divides by sqrt(v) + eps. In float16 the usual eps of 1e-8 rounds to 0, and so does v of a small "
-        "gradient: the update is m / 0.",
+        why="Adam divides by sqrt(v) + eps. In float16 the usual eps of 1e-8 rounds to 0, and so does v of a "
+        "small gradient: the update is m / 0.",
         remedy="keep the parameters in float32 (autocast), or Adam(..., eps=1e-4) in float16",
         example="""\
 import torch
@@ -90,8 +94,8 @@ print(scanner.report())
         cause="bad learning rate",
         when=_rate,
         rank=75,
-        why="The update was scaled by a number that is not finite. Schedules divide by their number of warm-up steps, or by "
-        "a loss, and return NaN or Inf for some step.",
+        why="The update was scaled by a number that is not finite. Schedules divide by their number of warm-up "
+        "steps, or by a loss, and return NaN or Inf for some step.",
         remedy="print(optimizer.param_groups[0]['lr']) and repair the schedule",
         example="""\
 import torch
@@ -112,8 +116,8 @@ print(scanner.report())
         ops=_NORMS,
         when=_clipping,
         rank=70,
-        why="clip_grad_norm_ computes max_norm / total_norm. The squares of large gradients overflow, the norm is Inf, and "
-        "every gradient is multiplied by 0: nothing is learned, and an Inf among them becomes NaN.",
+        why="clip_grad_norm_ computes max_norm / total_norm. The squares of large gradients overflow, the norm is "
+        "Inf, and every gradient is multiplied by 0: nothing is learned, and an Inf among them becomes NaN.",
         remedy="clip_grad_norm_(..., error_if_nonfinite=True), clip_grad_value_ first, or a smaller loss",
         example="""\
 import torch
@@ -133,8 +137,8 @@ print(scanner.report())
         cause="loss scale too large",
         when=_scale,
         rank=40,
-        why="A loss multiplied by its scale, or a gradient that carries it, left float16. A GradScaler lowers the scale by "
-        "itself and skips the step; a fixed scale stays too large.",
+        why="A loss multiplied by its scale, or a gradient that carries it, left float16. A GradScaler lowers the "
+        "scale by itself and skips the step; a fixed scale stays too large.",
         remedy="torch.amp.GradScaler instead of a fixed scale, or a smaller one",
         example="""\
 import torch
@@ -152,8 +156,8 @@ print(scanner.report())
         cause="lr too high",
         when=_grew,
         companion=True,
-        why="What this op makes has grown step after step before it overflowed. Growth by a factor per step is mostly a "
-        "learning rate above the stable one, or missing clipping.",
+        why="What this op makes has grown step after step before it overflowed. Growth by a factor per step is "
+        "mostly a learning rate above the stable one, or missing clipping.",
         remedy="a lower lr, warm-up, or clip_grad_norm_; then look at the op itself",
         example="""\
 import torch

@@ -6,7 +6,6 @@ from nanscan.why.rule import Evidence, Rule
 from nanscan.why.situation import Situation
 from nanscan.why.words import number
 
-
 _GARBAGE = 1e30  # no initialisation gives numbers like that
 
 
@@ -46,7 +45,12 @@ def _parameter(s: Situation) -> Evidence | None:
 
 def _custom(s: Situation) -> Evidence | None:
     name = s.inner or s.op
-    own = name is not None and not s.in_node and "::" in name and not name.startswith(("aten::", "prims::", "prim::", "torch::"))
+    own = (
+        name is not None
+        and not s.in_node
+        and "::" in name
+        and not name.startswith(("aten::", "prims::", "prim::", "torch::"))
+    )
     if not own or s.role != "origin" or not s.clean:
         return None
     sizes = [stats.absmax for stats in s.inputs if stats.finite]
@@ -66,8 +70,8 @@ RULES = (
         cause="uninitialised memory",
         when=_uninitialised,
         rank=90,
-        why="torch.empty and its kin return memory as they found it. What is read before it is filled is whatever was "
-        "there: finite today, NaN tomorrow.",
+        why="torch.empty and its kin return memory as they found it. What is read before it is filled is whatever "
+        "was there: finite today, NaN tomorrow.",
         remedy="torch.zeros instead of torch.empty, or call reset_parameters()",
         example="""\
 import torch
@@ -86,8 +90,8 @@ print(scanner.report())
         cause="uninitialised memory",
         when=_never_filled,
         rank=88,
-        why="A parameter was bad before anything ran, all of it or with values as only raw memory has them, while the "
-        "others were fine. It was made by torch.Tensor(n) or torch.empty, and nobody filled it.",
+        why="A parameter was bad before anything ran, all of it or with values as only raw memory has them, while "
+        "the others were fine. It was made by torch.Tensor(n) or torch.empty, and nobody filled it.",
         remedy="initialise it where it is made: nn.init.normal_(self.weight), or torch.zeros",
         example="""\
 import torch
@@ -108,8 +112,8 @@ print(scanner.report())
         cause="memory written outside the dispatcher",
         when=_written,
         rank=90,
-        why="The memory was finite when it was last seen and is not now, and no op that PyTorch dispatched wrote there. A "
-        "numpy array that shares it, ctypes, .data_ptr() in an extension, or another process did.",
+        why="The memory was finite when it was last seen and is not now, and no op that PyTorch dispatched wrote "
+        "there. A numpy array that shares it, ctypes, .data_ptr() in an extension, or another process did.",
         remedy="nanscan.extension(module) around the suspect, or .clone() after torch.from_numpy",
         example="""\
 import torch
@@ -128,8 +132,8 @@ print(scanner.report())
         cause="bad input data",
         when=_data,
         rank=85,
-        why="The tensor held a NaN or Inf when the first op read it. It came from outside: a missing value in a table, a "
-        "division in the loader, a corrupt file.",
+        why="The tensor held a NaN or Inf when the first op read it. It came from outside: a missing value in a "
+        "table, a division in the loader, a corrupt file.",
         remedy="assert torch.isfinite(x).all() in the dataset; repair or drop such samples",
         example="""\
 import numpy
@@ -147,8 +151,8 @@ print(scanner.report())
         cause="bad parameter",
         when=_parameter,
         rank=85,
-        why="A parameter or buffer was bad before anything that was watched ran. It was loaded so from a checkpoint, or "
-        "initialised so.",
+        why="A parameter or buffer was bad before anything that was watched ran. It was loaded so from a "
+        "checkpoint, or initialised so.",
         remedy="for n, p in model.named_parameters(): print(n, p.isfinite().all()), then reload",
         example="""\
 import torch
@@ -166,8 +170,8 @@ print(scanner.report())
         cause="custom kernel",
         when=_custom,
         rank=20,
-        why="An op that is not PyTorch's own made the value out of finite ones. What it does inside is not visible, so "
-        "only its arguments can be given.",
+        why="An op that is not PyTorch's own made the value out of finite ones. What it does inside is not "
+        "visible, so only its arguments can be given.",
         remedy="call the op alone with these arguments, and compare with a plain PyTorch version",
         example="""\
 import torch
@@ -187,8 +191,8 @@ print(scanner.report())
         cause="absorbed overflow",
         when=_lost,
         companion=True,
-        why="An Inf that is divided by, or goes through rsqrt or tanh, becomes a finite number again: 0, or 1. Training "
-        "goes on with a wrong value, and nothing ever turns NaN.",
+        why="An Inf that is divided by, or goes through rsqrt or tanh, becomes a finite number again: 0, or 1. "
+        "Training goes on with a wrong value, and nothing ever turns NaN.",
         remedy="bound the value where it overflowed; the loss will not tell you",
         example="""\
 import torch
