@@ -253,6 +253,13 @@ void describe_inner(uint32_t op, const CallOutput& out, std::vector<Record>& det
   add_statistics(out.tensor, kDetailInner, op, kFlagParam, 0, details);
 }
 
+void describe_behind(const RunningCall& call, std::vector<Record>& details) {
+  if (call.behind == 0) return;
+  Record rec = detail(kDetailBehind, call.behind - 1, kFlagLink);
+  rec.n = kLinkInnerOp;
+  details.push_back(rec);
+}
+
 void describe_past(const Session& session, const RunningCall& call, std::vector<Record>& details) {
   std::array<OpHistory::Past, OpHistory::kSteps> past;
   const uint64_t step = session.step.load(std::memory_order_relaxed);

@@ -24,6 +24,9 @@ void describe_numbers(uint32_t name, const std::vector<double>& numbers, std::ve
 // Says in `details` that op `op` made `out`, inside the node that is judged.
 void describe_inner(uint32_t op, const CallOutput& out, std::vector<Record>& details);
 
+// Says in `details` inside which node the node that is judged was made.
+void describe_behind(const RunningCall& call, std::vector<Record>& details);
+
 // What was made at this place in earlier steps.
 void describe_past(const Session& session, const RunningCall& call, std::vector<Record>& details);
 

@@ -11,6 +11,7 @@ struct ForwardOp {
   uint32_t op = 0;
   uint64_t call = 0;
   bool recompute = false;  // run again inside a backward (activation checkpointing)
+  uint32_t node = 0;       // name of the node that ran around it (double backward), plus 1; 0 for none
 };
 
 // The calling thread's nodes with sequence numbers [first, last) were made by `op`.

@@ -125,7 +125,7 @@ bool inside_node() { return !node_thread().running.empty(); }
 ForwardOp made_inside_node(const Session& session, uint32_t op) {
   const RunningNode& running = node_thread().running.back();
   if (module_depth() > running.depth) return {current_module_site(session), capture_line(), op, 0, true};
-  return {running.call.site, running.python ? capture_line() : running.call.line, op, 0, false};
+  return {running.call.site, running.python ? capture_line() : running.call.line, op, 0, false, running.call.op + 1};
 }
 
 bool in_graph_task() { return torch::autograd::get_current_graph_task_id() >= 0; }
@@ -162,6 +162,7 @@ void take_node(Session& session, NodeThread& thread, const at::RecordFunction& f
     call.site = forward.site;
     call.line = forward.line;
     call.forward = forward.call;
+    call.behind = forward.node;
     if (forward.recompute) call.bits |= kCallRecompute;
     const int task = torch::autograd::get_current_graph_task_id();
     const bool bad_loss = session.is_bad_call(forward.call);

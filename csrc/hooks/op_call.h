@@ -43,6 +43,7 @@ struct RunningCall {
   uint32_t site = kNoSite;
   uint32_t line = 0;
   uint64_t forward = 0;  // a node: call id of the forward op that made it
+  uint32_t behind = 0;   // a node: name of the node inside which it was made, plus 1; 0 for none
   uint16_t bits = 0;  // CallBit
   uint8_t kind = kCallOp;
   Phase phase = kPhaseForward;
@@ -61,6 +62,7 @@ struct RunningCall {
     written.clear();
     line = 0;
     bits = 0;
+    behind = 0;
   }
   bool bad_input() const {
     for (const auto& in : inputs) {

@@ -85,6 +85,7 @@ void describe_saved(Session& session, const torch::autograd::Node& node, Running
                     const std::vector<CallOutput>& outputs) {
   const CallOutput* born = born_in(call, outputs);
   if (born == nullptr || (born->record.flags & kFlagLate)) return;
+  describe_behind(call, call.details);
   for (const CallInput& in : call.inputs) {
     if (!session.is_late(in.tensor)) describe_tensor(session, name_id("grad"), in.tensor, *born, call.details);
   }

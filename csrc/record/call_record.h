@@ -52,6 +52,7 @@ inline uint8_t bits_of(const Record& rec) {
 enum Detail : uint16_t {
   kDetailNumber = 0xFFFF,  // an argument that is a Python number
   kDetailSaved = 0xFFFE,   // a value that an autograd node had saved of its forward
+  kDetailBehind = 0xFFFC,  // the node inside which this one was made: double backward
   kDetailInner = 0xFFFD,   // the op inside a Python backward: its name, and with kFlagParam its result
 };
 

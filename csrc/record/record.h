@@ -61,7 +61,8 @@ enum Link : uint64_t {
   kLinkReplayEnd = 5,        // the records of one replay of a graph end here
   kLinkArgument = 6,         // kFlagDetail: site = name id of the argument; min = its value if it is a number, n_nan = 1 if
                              // that is one of a list; shape if it is a tensor; output_index = Detail
-  kLinkInnerOp = 7,          // kFlagDetail: site = name id of the op inside a Python backward that made the value
+  kLinkInnerOp = 7,          // kFlagDetail: site = name id of the op inside a Python backward that made the value, or of
+                             // the node behind this one; output_index = Detail
   kLinkPast = 8,             // kFlagDetail: min = max|x| of what the same op at the same place had made in step n_nan
 };
 

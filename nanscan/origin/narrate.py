@@ -53,7 +53,7 @@ class Narrator:
         if n_later:
             evidence.append(f"{n_later} later module outputs are bad in the same step")
         verdict = self._verdict(birth, stats, inputs)
-        evidence[1:1] = verdict.evidence
+        evidence[1:1] = verdict.evidence if verdict.rule is not None else ()  # sizes are among the rest already
         shape = int(rec["shape"])
         device = int(rec["device"])
         return Event(

@@ -82,6 +82,7 @@ class Detail(IntEnum):
 
     NUMBER = 0xFFFF  # an argument that is a Python number
     SAVED = 0xFFFE  # a value that an autograd node had saved of its forward
+    BEHIND = 0xFFFC  # the node inside which this one was made: double backward
     INNER = 0xFFFD  # the op inside a Python backward: its name, and with Flag.PARAM its result
 
 

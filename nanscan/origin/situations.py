@@ -62,6 +62,7 @@ class Situations:
             scaling=bool(call.bits & int(CallBit.SCALES)),
             constant=bool(call.bits & int(CallBit.CONSTANT)),
             compiled=self._compiled(),
+            behind=self._behind(birth.details),
             past=_past(birth.details),
         )
 
@@ -73,6 +74,8 @@ class Situations:
         inner, made, args, saved = None, None, dict[str, Arg](), dict[str, Arg]()
         for rec in birth.details:
             flags, slot, name = int(rec["flags"]), int(rec["output_index"]), self._op_name(int(rec["site"]))
+            if slot == Detail.BEHIND:
+                continue
             if slot == Detail.INNER:
                 inner, made = name, rec if flags & int(Flag.PARAM) else made
             elif not flags & int(Flag.LINK) or int(rec["n"]) == LinkCode.ARGUMENT:
@@ -83,6 +86,10 @@ class Situations:
                 if slot in birth.inputs and args[name].whole is None:
                     args[name] = replace(args[name], whole=stats_from_record(birth.inputs[slot]))
         return inner, made, args, saved
+
+    def _behind(self, details: list[Any]) -> str | None:
+        names = (self._op_name(int(rec["site"])) for rec in details if int(rec["output_index"]) == Detail.BEHIND)
+        return next(names, None)
 
     def _slots(self, details: list[Any]) -> dict[int, str]:
         """Ordinal of a tensor among the call's inputs -> name; of a list, that of the tensor that the part is of."""

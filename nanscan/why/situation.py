@@ -63,6 +63,7 @@ class Situation:
     Args:
         op: "aten::log", "mylib::f", "SqrtBackward0"; None at module level.
         inner: the op inside a Python autograd.Function's backward that made it, if it was one.
+        behind: the node whose own backward this node belongs to (double backward), if it was one.
         phase, role: as in Event. kinds: "nan", "+inf", "-inf": what is new in the result.
         out: statistics of the bad result.
         args: arguments of the op (or of `inner`), by name. saved: what an autograd node had kept of its forward.
@@ -83,6 +84,7 @@ class Situation:
     role: str
     kinds: tuple[str, ...]
     inner: str | None = None
+    behind: str | None = None
     out: TensorStats | None = None
     shape: tuple[int, ...] | None = None
     args: Mapping[str, Arg] = field(default_factory=dict)
@@ -105,7 +107,7 @@ class Situation:
     @property
     def name(self) -> str:
         """``log`` for ``aten::log_``, ``LogBackward`` for ``LogBackward0``; of the inner op where one is known."""
-        return bare(self.inner or self.op or "")
+        return bare(self.inner or self.op or "the op")
 
     @property
     def clean(self) -> bool:

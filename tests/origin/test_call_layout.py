@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nanscan.origin.op_calls import CALL_DTYPE, MAX_CALL_INPUTS, CallBit, CallKind, Holds
+from nanscan.origin.op_calls import CALL_DTYPE, MAX_CALL_INPUTS, CallBit, CallKind, Detail, Holds
 from nanscan.record import RECORD_BYTES
 
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
@@ -21,7 +21,9 @@ HEADER = CSRC / "record" / "call_record.h"
 def members(enum: str) -> dict[str, int]:
     body = re.search(rf"enum {enum} : \w+ {{(.*?)}};", HEADER.read_text(), re.DOTALL)
     assert body, f"call_record.h has no enum {enum}"
-    return {name: int(value) for name, value in re.findall(r"(\w+) = (\d+)", re.sub(r"//.*", "", body[1]))}
+    return {
+        name: int(value, 0) for name, value in re.findall(r"(\w+) = (0x[0-9A-F]+|\d+)", re.sub(r"//.*", "", body[1]))
+    }
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +63,12 @@ def test_no_gaps(layout):
 
 @pytest.mark.parametrize(
     ("enum", "prefix", "mirror"),
-    [("CallKind", "kCall", CallKind), ("CallBit", "kCall", CallBit), ("ValueBit", "k(?:Has|Value)", Holds)],
+    [
+        ("CallKind", "kCall", CallKind),
+        ("CallBit", "kCall", CallBit),
+        ("ValueBit", "k(?:Has|Value)", Holds),
+        ("Detail", "kDetail", Detail),
+    ],
 )
 def test_enums(enum, prefix, mirror):
     def plain(name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nanscan.record import TensorStats
 from nanscan.why.rule import Evidence, Rule, ops
-from nanscan.why.situation import Arg, Situation
+from nanscan.why.situation import Arg, Situation, bare
 from nanscan.why.words import at_size, infinite, number, zero
 
 # Ops whose slope is infinite somewhere: what a branch that was not chosen can do harm through.
@@ -33,7 +33,12 @@ def _sqrt(s: Situation) -> Evidence | None:
 
 
 def _norm(s: Situation) -> Evidence | None:
-    seen = zero(s.kept("result", "result0", "norms")) if s.in_node else None
+    if not s.in_node:
+        return None
+    if s.behind is not None:  # the gradient of the gradient
+        seen = zero(s.kept("other", "result")) if bare(s.behind) in _NORMS else None
+        return (f"the norm was {seen}, and the gradient of its gradient divides by it",) if seen else None
+    seen = zero(s.kept("result", "result0", "norms")) if s.name in _NORMS else None
     if seen is None:
         return None
     order = s.kept("ord", "p")
@@ -157,7 +162,8 @@ print(scanner.report())
     Rule(
         id="NS402",
         cause="norm gradient at zero",
-        ops=_NORMS,
+        ops=_NORMS | {"DivBackward", "ReciprocalBackward", "RsqrtBackward"},
+        rank=55,
         when=_norm,
         why="The gradient of a norm divides by the norm. At the zero vector that is 0 / 0; PyTorch masks it for "
         "the usual norms, not for all of them and not in what follows.",
