@@ -20,7 +20,7 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).absolute().parent
 CUDA = "nanscan.libnanscan_cuda"  # no Python module, but a compiled file of the package like one
-NO_CUDA = "CUDA tensors will be scanned by Triton, else by plain PyTorch"
+NO_CUDA = "CUDA tensors will be read by Triton, else by plain PyTorch"
 LATER = "compiled at first use instead (needs a C++ compiler and ninja), else nanscan runs on plain PyTorch"
 
 

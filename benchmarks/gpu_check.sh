@@ -95,7 +95,7 @@ stage smoke 60 "$python" "$root/benchmarks/cuda_smoke.py" $([ "$dry" = 1 ] && ec
 said smoke '^(ok|FAILED) '
 if "$python" -c 'import pytest, hypothesis' >/dev/null 2>&1; then
   # -P: python -m would put the repository root on sys.path. minversion: whatever pytest is here will do.
-  stage tests 150 "$python" -P -m pytest -q -m gpu -o minversion=6 -p no:cacheprovider --durations=5 tests/gpu/test_on_gpu.py
+  stage tests 150 "$python" -P -m pytest -q -m gpu -o minversion=6 -p no:cacheprovider --durations=5 tests/gpu/test_on_gpu*.py
   said tests '^[0-9]+ (passed|failed|skipped|error).* in |^FAILED |^ERROR '
 else
   ! wanted tests || { left_out tests "pytest or hypothesis is missing" && failed=1; }

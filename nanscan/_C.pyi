@@ -10,6 +10,8 @@ torch_version: str
 ATTEND_BAD: int
 ATTEND_FULL: int
 """Bits of what a tap's leave() returns; nanscan.hooks.core explains them."""
+STAND_IN_CAPTURING: int
+"""For set_stand_in_stream: a stream that captures a graph."""
 
 def scan(tensor: torch.Tensor) -> bytes:
     """Statistics of one tensor as the 128 bytes of a record. TypeError with the reason if it cannot be read."""
@@ -28,6 +30,23 @@ def clear_thread_state() -> None:
 
 def load_device_library(path: str, stand_in: bool = False) -> None:
     """Kernels for other devices. RuntimeError with the reason if they cannot be had."""
+
+def use_torch_device(
+    launch: Callable[[torch.Tensor, torch.Tensor, int], None] | None, only_kernel: bool = False, stand_in: bool = False
+) -> None:
+    """Devices without kernels here: by launch(part, row, dtype), else by torch's operators. RuntimeError says why not.
+
+    part: contiguous, on the device; row: [16] int64 there, for its record; dtype: a nanscan.record.DType.
+    """
+
+def kernel_failure() -> str:
+    """Why that launch was given up; "" if it was not."""
+
+def release_stand_in(n: int) -> int:
+    """For tests: let up to n held launches go; returns how many."""
+
+def reduce(tensor: torch.Tensor, dtype: int, rows: torch.Tensor) -> int:
+    """For tests: torch's operators on their own, into rows [pieces, 16] int64; returns the number of pieces."""
 
 def set_stand_in_stream(stream: int) -> None: ...
 def set_op_rules(rules: dict[str, int], legal: dict[str, int]) -> None: ...

@@ -17,6 +17,7 @@ from nanscan.triton_kernels.moments import N_WORDS
 NUM_WARPS = 4
 CHUNK_BYTES = 1 << 15  # the least that is worth a program
 MAX_CHUNKS = 1024  # per tensor: about what a large GPU holds at once; also what one fold program can take
+NO_HEADS = (0, 0, 0, 0, 0)
 WORD_TYPES = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 
@@ -67,15 +68,18 @@ def as_is(kernel: Any) -> Any:
     return kernel
 
 
-def launch_one(tensor: torch.Tensor, dtype: DType, heads: Sequence[int], wrap: Any = as_is) -> torch.Tensor:
+def launch_one(
+    tensor: torch.Tensor, dtype: DType, heads: Sequence[int], wrap: Any = as_is, out: torch.Tensor | None = None
+) -> torch.Tensor:
     """[16] int64 on the tensor's device: its record, when the stream gets there. The tensor must be contiguous.
 
-    wrap: what torch.compile wants around a kernel (torch.library.wrap_triton).
+    wrap: what torch.compile wants around a kernel (torch.library.wrap_triton). out: where the record goes; None: anew.
     """
     form = format_of(dtype)
     n = tensor.numel()
     n_chunks, blocks_per_chunk = n_chunks_of(n, form)
-    out = torch.empty(RECORD_BYTES // 8, dtype=torch.int64, device=tensor.device)
+    if out is None:
+        out = torch.empty(RECORD_BYTES // 8, dtype=torch.int64, device=tensor.device)
     partials = torch.empty((N_WORDS, n_chunks), dtype=torch.int64, device=tensor.device) if n_chunks > 1 else out
     wrap(kernels.scan_one)[(n_chunks,)](
         words(tensor), n, blocks_per_chunk, partials, out, *heads, **form._asdict(),
@@ -84,6 +88,14 @@ def launch_one(tensor: torch.Tensor, dtype: DType, heads: Sequence[int], wrap: A
     if n_chunks > 1:
         wrap(kernels.fold_one)[(1,)](partials, n, n_chunks, out, *heads, LANES=MAX_CHUNKS, num_warps=NUM_WARPS)
     return out
+
+
+def launch_into(tensor: torch.Tensor, out: torch.Tensor, dtype: int) -> None:
+    """As launch_one, with nobody's name in the record: what the core calls for each tensor that a hook saw on a device.
+
+    It is called in the watched program's thread, on its device and stream, below autograd and every mode.
+    """
+    launch_one(tensor, DType(dtype), NO_HEADS, out=out)
 
 
 def readable(tensor: torch.Tensor) -> torch.Tensor:

@@ -42,6 +42,12 @@ DeviceLibrary entry_points(void* handle) {
 
 const DeviceLibrary* device_library() { return loaded.load(std::memory_order_acquire); }
 
+void use_device_library(const DeviceLibrary& library) {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (device_library() != nullptr) throw std::runtime_error("a device library is loaded already");
+  loaded.store(new DeviceLibrary(library), std::memory_order_release);
+}
+
 void load_device_library(const std::string& path, bool stand_in) {
   std::lock_guard<std::mutex> lock(mutex);
   if (device_library() != nullptr) throw std::runtime_error("a device library is loaded already");

@@ -21,6 +21,8 @@ struct DeviceLibrary {
   // The library's kernels were compiled for the CPU and its launches run when a test says so: memory of the CPU then
   // counts as a device's.
   bool stand_in = false;
+  // A launch may want the GIL: it is made without a lock that somebody who has the GIL could wait for.
+  bool unlocked = false;
 };
 
 // nullptr until one was loaded. It stays loaded: its threads and its device memory outlive every session.
@@ -28,5 +30,8 @@ const DeviceLibrary* device_library();
 
 // Throws std::runtime_error with the reason. A second library is refused.
 void load_device_library(const std::string& path, bool stand_in);
+
+// Entry points that are in this core, in place of a library. Throws std::runtime_error when there is one.
+void use_device_library(const DeviceLibrary& library);
 
 }  // namespace nanscan

@@ -97,6 +97,17 @@ bool DevicePath::captures(const Record& record) {
   return true;
 }
 
+template <typename F>
+int DevicePath::unlocked(std::unique_lock<std::mutex>& lock, const F& launch) {
+  if (!device_library()->unlocked) return launch();
+  ++n_launching_;
+  lock.unlock();
+  const int code = launch();
+  lock.lock();
+  --n_launching_;
+  return code;
+}
+
 ScanStatus DevicePath::launch(const at::Tensor& t, Record& header) {
   header.seq = 0;
   nanscan_tensor view;
@@ -108,7 +119,7 @@ ScanStatus DevicePath::launch(const at::Tensor& t, Record& header) {
   if (status != ScanStatus::kOk) return status;
   void* stream = current_stream(t);
   const DeviceLibrary& library = *device_library();
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   nanscan_ring* ring = ring_of(t);
   if (ring == nullptr) return ScanStatus::kDevice;
   const bool captured = is_capturing(stream);
@@ -126,7 +137,7 @@ ScanStatus DevicePath::launch(const at::Tensor& t, Record& header) {
   if (seq == 0) return ScanStatus::kOk;  // full: dropped and counted like any other
   header.seq = seq;
   waiting_.emplace(seq, Waiting{});
-  const int code = library.scan(ring, &view, raw(header), stream);
+  const int code = unlocked(lock, [&] { return library.scan(ring, &view, raw(header), stream); });
   if (code != 0) {
     lose(code);
     header.seq = 0;
@@ -143,7 +154,7 @@ void DevicePath::launch_many(const std::vector<at::Tensor>& tensors, const std::
     std::vector<Record> rows;
     std::vector<size_t> which;  // [rows] position in `tensors`
     void* stream = nullptr;
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_lock<std::mutex> lock(mutex_);
     if (rings_[device] == nullptr) continue;
     for (size_t i = 0; i < tensors.size(); ++i) {
       if (device_index(tensors[i]) != device) continue;
@@ -174,7 +185,9 @@ void DevicePath::launch_many(const std::vector<at::Tensor>& tensors, const std::
       if (!captured) waiting_.emplace(seq, Waiting{});
     }
     if (n == 0) continue;
-    const int code = library.scan_many(rings_[device], views.data(), raw(rows[0]), static_cast<uint32_t>(n), stream);
+    const int code = unlocked(lock, [&] {
+      return library.scan_many(rings_[device], views.data(), raw(rows[0]), static_cast<uint32_t>(n), stream);
+    });
     if (code == 0) continue;
     for (size_t i = 0; i < n; ++i) statuses[which[i]] = ScanStatus::kDevice;
     if (captured) replays_.undo(rows[0].seq);
@@ -233,7 +246,7 @@ void DevicePath::finish(const Record& record, std::vector<Record>& out) {
 void DevicePath::take_finished(std::vector<Record>& out) {
   const DeviceLibrary* library = device_library();
   std::lock_guard<std::mutex> lock(mutex_);
-  bool idle = true;  // as of before the poll: nothing that was launched is still to come
+  bool idle = n_launching_ == 0;  // as of before the poll: nothing that was launched is still to come
   for (nanscan_ring* ring : rings_) {
     if (ring == nullptr) continue;
     uint64_t launched = 0, finished = 0, dropped = 0;

@@ -78,6 +78,8 @@ class DevicePath {
   nanscan_ring* ring_of(const at::Tensor& t);
   bool is_capturing(void* stream);
   uint64_t capture(const Record& header);
+  template <typename F>
+  int unlocked(std::unique_lock<std::mutex>& lock, const F& launch);
   void take_finished(std::vector<Record>& out);
   void finish(const Record& record, std::vector<Record>& out);
   void append_replayed(const Record& record, std::vector<Record>& out);
@@ -97,6 +99,7 @@ class DevicePath {
   std::vector<Record> inbox_;                      // [n] scratch of poll
   std::vector<uint64_t> stamps_;
   Replays replays_;
+  size_t n_launching_ = 0;  // threads in unlocked(): what they have a place for may not be known to the device yet
   bool flushed_ = false;  // replays that are not whole by now will not become so
   std::string error_;
 };

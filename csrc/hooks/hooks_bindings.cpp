@@ -6,12 +6,15 @@
 
 #include "hooks/autograd_hook.h"
 #include "hooks/guard.h"
+#include "hooks/kernel_call.h"
 #include "hooks/module_hook.h"
 #include "hooks/op_call.h"
 #include "hooks/op_hook.h"
 #include "hooks/op_table.h"
 #include "hooks/source_line.h"
 #include "hooks/session.h"
+#include "hooks/torch_device.h"
+#include "hooks/torch_scan.h"
 #include "hooks/traced_call.h"
 
 namespace nanscan {
@@ -67,6 +70,15 @@ std::vector<at::Tensor> unpack_all(const py::list& tensors) {
   out.reserve(tensors.size());
   for (const auto& t : tensors) out.push_back(unpack(t, "tensors"));
   return out;
+}
+
+// For tests: the operators as anybody may observe them, on any device.
+py::object reduce_alone(const py::handle& tensor, int dtype, const py::handle& rows) {
+  int64_t i = 0;
+  for_pieces(unpack(tensor, "tensor"), false, [&](const at::Tensor& part, Piece) {
+    reduce(readable(part), static_cast<DType>(dtype), unpack(rows, "rows").select(0, i++));
+  });
+  return py::int_(i);
 }
 
 bool scan_at(Session& session, const py::handle& tensor, uint32_t site, int phase) {
@@ -137,10 +149,17 @@ void bind_hooks(py::module_& m) {
   set_backward_end_callback(run_backward_end);
   m.attr("ATTEND_BAD") = kAttendBad;
   m.attr("ATTEND_FULL") = kAttendFull;
+  m.attr("STAND_IN_CAPTURING") = kCapturing;
   m.def("set_inert", [](bool inert) { process_inert().store(inert); }, "Make every hook of this process return at once.");
   m.def("clear_thread_state", clear_thread_state, "Forget what the calling thread's hooks remember.");
   m.def("load_device_library", load_device_library, py::arg("path"), py::arg("stand_in") = false,
         "Kernels for other devices. RuntimeError with the reason if they cannot be had.");
+  m.def("use_torch_device", [](const py::object& launch, bool only, bool stand_in) { use_torch_device(launch.ptr(), only, stand_in); },
+        py::arg("launch"), py::arg("only_kernel") = false, py::arg("stand_in") = false,
+        "Devices without kernels here: by launch(part, row, dtype), else by torch's operators. RuntimeError with the reason.");
+  m.def("kernel_failure", [] { return kernel().failure(); }, "Why that launch was given up; empty if it was not.");
+  m.def("release_stand_in", release_stand_in, py::arg("n"));
+  m.def("reduce", reduce_alone, py::arg("tensor"), py::arg("dtype"), py::arg("rows"));
   m.def("set_stand_in_stream", [](uintptr_t stream) { set_stand_in_stream(reinterpret_cast<void*>(stream)); }, py::arg("stream"));
   m.def("set_op_rules", set_op_rules, py::arg("rules"), py::arg("legal"), "Rules by op name, and outputs that may be non-finite.");
   m.def("op_name", name_of, py::arg("id"));

@@ -1,6 +1,7 @@
 """Kernels for tensors that are not on the CPU: the CUDA library, loaded when the first such tensor shows up.
 
-A scan that somebody waits for has two ways more where the library is missing: Triton, then plain PyTorch.
+A scan that somebody waits for has two ways more where the library is missing: Triton, then plain PyTorch. Which of the
+three reads what is watched is chosen in watching.py.
 """
 
 from __future__ import annotations
@@ -65,6 +66,17 @@ def use(core: ModuleType, path: str | os.PathLike[str], *, stand_in: bool = Fals
     _outcome, _stand_in = "", stand_in
 
 
+def stand_in() -> None:
+    """From now on memory of the CPU counts as a device's: for tests."""
+    global _stand_in
+    _stand_in = True
+
+
+def stands_in() -> bool:
+    """Does memory of the CPU count as a device's?"""
+    return _stand_in
+
+
 def is_device_tensor(tensor: torch.Tensor) -> bool:
     """Is it scan_record() here that reads this tensor?"""
     return tensor.device.type == ("cpu" if _stand_in else "cuda")
@@ -91,7 +103,7 @@ def scan_record(core: ModuleType | None, tensor: torch.Tensor, *, triton_only: b
             if record is not None:
                 return record
         _say(f"nanscan.scan() reads GPU tensors with Triton, not with the CUDA library: {why}")
-    record, why = _by_triton(tensor)
+    record, why = by_triton(tensor)
     if record is not None:
         return record
     if triton_only:
@@ -121,7 +133,8 @@ def _by_library(core: Any, tensor: torch.Tensor) -> tuple[np.ndarray | None, str
         return None, session.device_error or "it takes tensors of at most 16 dimensions"
 
 
-def _by_triton(tensor: torch.Tensor) -> tuple[np.ndarray | None, str]:
+def by_triton(tensor: torch.Tensor) -> tuple[np.ndarray | None, str]:
+    """The record, or the reason why there is none. Waits for it."""
     global _triton_failed
     if _triton_failed:
         return None, _triton_failed

@@ -102,6 +102,18 @@ def _core() -> tuple[str, str]:
     return "ok", f"native ({backend.core.simd_level()}), {backend.why}"
 
 
+def _gpu() -> tuple[str, str]:
+    import torch
+
+    from nanscan import backends, config
+    from nanscan.backends import watching
+
+    there = f"{torch.cuda.device_count()} here" if torch.cuda.is_available() else "none here"
+    reader = watching.forecast(backends.get().core, config.read_env().backend)
+    usable = not reader.startswith("nothing") or not torch.cuda.is_available()
+    return ("ok" if usable else "warn"), f"{there}; watched tensors on one would be read by {reader}"
+
+
 def _compiler() -> tuple[str, str]:
     import torch
 
@@ -182,6 +194,7 @@ PROBES: tuple[tuple[str, Callable[[], tuple[str, str]], str], ...] = (  # name, 
     ("settings", _settings, "fail"),
     ("torch", _torch, "fail"),
     ("core", _core, "fail"),
+    ("GPU", _gpu, "warn"),
     ("C++ compiler", _compiler, "warn"),
     ("torch.compile", _compile, "warn"),
     ("run dir", _run_dir, "warn"),

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from nanscan import backends
 from nanscan.backends import device as devices
+from nanscan.backends import watching
 from nanscan.errors import NanscanError, NanscanWarning
 from nanscan.hooks import extension, optimizer_hook, scaler_hook
 from nanscan.hooks.dynamo import run_uncompiled
@@ -23,10 +24,6 @@ from nanscan.sites import NO_SITE
 
 if TYPE_CHECKING:
     from nanscan.scanner.scanner import Scanner
-
-TRITON_SCANS_ONLY = (
-    "NANSCAN_BACKEND=triton chooses the kernels of nanscan.scan(); what is watched on a GPU is read by libnanscan_cuda"
-)
 
 # Which module is watched by which scanner. Two scanners on one module would scan everything twice and disagree about
 # the batch, so that is refused; models that share nothing may each have their own.
@@ -70,6 +67,7 @@ class WatchedModels:
         # By id: tensors compare element-wise, so no set of them can be asked. The weak reference guards a reused id.
         self._parameters: dict[int, weakref.ref[torch.Tensor]] = {}
         self.notes: list[str] = []
+        self.reader_notes: list[str] = []  # what reads tensors of devices, where it is not the CUDA library
         if model is not None:
             self.add(model)
         else:
@@ -133,13 +131,14 @@ class WatchedModels:
 
     def open_devices(self, indices: Iterable[int]) -> None:
         """Take the memory of the devices that are to be watched: inside a stream capture that could not be done."""
-        core = self._scanner._core
-        found = sorted(indices)
-        if found and self._scanner._settings.backend == "triton" and TRITON_SCANS_ONLY not in self.notes:
-            self.notes.append(TRITON_SCANS_ONLY)
-        for index in found:
-            why = devices.load(backends.get().core)
-            if why == "" and not core.open_device(index):
+        core, native = self._scanner._core, backends.get().core
+        for index in sorted(indices):
+            why, note = watching.prepare(native, self._scanner._settings.backend, index)
+            if note and note not in self.reader_notes:
+                self.reader_notes.append(note)
+                if native is not None:  # without a core that was said when it was found missing
+                    warn_user(note, NanscanWarning)
+            if why == "" and native is not None and not core.open_device(index):
                 why = core.device_error
             note = f"tensors on cuda:{index} are counted, not read: {why}"
             if why and note not in self.notes:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nanscan import backends
+from nanscan.backends import watching
 from nanscan.events.event import Event
 from nanscan.report import (
     Block,
@@ -108,11 +110,15 @@ def _notes(scanner: Scanner) -> list[str]:
 
 
 def _device_notes(scanner: Scanner) -> list[str]:
-    """What became of a device, if anything did."""
+    """What reads the tensors of devices, where it is not the CUDA library, and what became of a device."""
+    notes = list(scanner._models.reader_notes)
+    failure = watching.failure(backends.get().core)
+    if notes and failure:
+        notes.append(failure)
     error = scanner._core.device_error
-    if not error or any(error in note for note in scanner._models.notes):
-        return []
-    return [f"{error}: what it had not handed over by then is not judged"]
+    if error and not any(error in note for note in scanner._models.notes):
+        notes.append(f"{error}: what it had not handed over by then is not judged")
+    return notes
 
 
 def _log_notes(scanner: Scanner) -> list[str]:

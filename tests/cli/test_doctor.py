@@ -11,6 +11,7 @@ def test_finds_the_planted_nan(nanscan) -> None:
     lines = done.stdout.splitlines()
     assert lines[0].startswith("nanscan ")
     assert any(line.startswith("[ok]   self-test") and "module '2'" in line for line in lines)
+    assert any(line.startswith("[ok]   GPU") and "would be read by" in line for line in lines)
     assert lines[-1] == "usable"
     assert done.stderr == ""
 

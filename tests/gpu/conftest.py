@@ -131,13 +131,17 @@ def late_library(build: ModuleType, folder: Path) -> Path:
     return build.late(folder)
 
 
-@pytest.fixture(scope="session")
-def start_program(late_library: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """start_program(name, *arguments, device=True): one of programs/, in a process of its own with that library."""
+Device = bool | str  # the stand-in library, or none; or what reads devices without one: see programs/late.py
 
-    def start(name: str, *arguments: object, device: bool = True) -> subprocess.CompletedProcess[str]:
+
+@pytest.fixture(scope="session")
+def start_program(request: pytest.FixtureRequest) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """start_program(name, *arguments, device=True): one of programs/, in a process of its own with that device."""
+
+    def start(name: str, *arguments: object, device: Device = True) -> subprocess.CompletedProcess[str]:
+        what = request.getfixturevalue("late_library") if device is True else device or "cpu"
         environment = {k: v for k, v in os.environ.items() if k not in ("NANSCAN", "NANSCAN_DIR", "NANSCAN_EVERY")}
-        command = [sys.executable, HERE / "programs" / f"{name}.py", late_library if device else "cpu", *arguments]
+        command = [sys.executable, HERE / "programs" / f"{name}.py", what, *arguments]
         return subprocess.run(
             [*map(str, command)],
             capture_output=True,
@@ -154,7 +158,7 @@ def answer_of(start_program: Callable[..., subprocess.CompletedProcess[str]]) ->
     """answer_of(name, *arguments, device=True): what the program found; asked once, however many tests want to know."""
     answers: dict[object, Any] = {}
 
-    def ask(name: str, *arguments: object, device: bool = True) -> Any:
+    def ask(name: str, *arguments: object, device: Device = True) -> Any:
         key = (name, arguments, device)
         if key not in answers:
             done = start_program(name, *arguments, device=device)

@@ -105,8 +105,6 @@ def triton_only() -> None:
         nanscan.scan(torch.ones(3))
     except nanscan.NanscanError as err:
         print(err)
-    with nanscan.enable(torch.nn.Linear(2, 2), on_anomaly="record") as scanner:
-        print(*scanner._models.notes, sep="\n")
 
 
 if __name__ == "__main__":
