@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from nanscan.events.aftermath import Aftermath
 from nanscan.events.event import Event
 from nanscan.record import TensorStats
+from nanscan.report.after import consequences
 from nanscan.report.draw import Block, draw
 from nanscan.report.numbers import coordinates, count, dtype_name, magnitude, plural, share, trend
 
@@ -61,7 +62,7 @@ def decide_culprit(
             ("inputs", _inputs(event)),
             ("why", _why(event)),
             ("clean", _clean(event)),
-            ("before", _before(event, history)),
+            ("before", "; ".join(filter(None, (_before(event, history), event.clean_before)))),
             ("warned", _warned(warned)),
             ("after", _after(event, after)),
             ("chain", _chain(event)),
@@ -138,6 +139,7 @@ _SAID_ELSEWHERE = (
     "non-finite values",
     "later module outputs",
     "parameter gradients after it",
+    "steps in a row: its scale has collapsed",
 )
 
 
@@ -182,22 +184,10 @@ def _next(event: Event, warned: Event | None) -> str:
 
 
 def _after(event: Event, after: Aftermath | None) -> str:
-    if after is None:
-        return ""
-    parts = []
-    if after.outputs:
-        parts.append(plural(after.outputs, "later module output"))
-    if after.gradients:
-        total = f"/{after.n_gradients}" if after.n_gradients else ""
-        parts.append(f"{after.gradients}{total} parameter gradients")
-    text = f"{' and '.join(parts)} bad in the same step" if parts else ""
-    if after.parameters and not (event.phase == "optimizer" and after.parameters == 1):
-        text += f"{'; ' if text else ''}{plural(after.parameters, 'parameter')} left bad"
-    if after.skipped:
-        text += f"{'; ' if text else ''}the step was skipped"
-    if after.later_steps:
-        text += f"{'; ' if text else ''}{plural(after.later_steps, 'later step')} bad because of it, not shown"
-    return text
+    parts = [] if after is None else consequences(event, after)
+    if event.hidden_by:
+        parts.append(event.hidden_by)
+    return "; ".join(parts)
 
 
 def _chain(event: Event) -> str:

@@ -61,7 +61,7 @@ def report_of(scanner: Scanner, event: Event | None = None) -> str:
     else:
         history = scanner._health.absmax_before(event, HISTORY_STEPS)
         warned = warning_before(event, scanner._store.events)
-        after = scanner._levels.origin.aftermath
+        after = scanner._levels.aftermath
         lines = first_culprit_lines(event, history=history, after=after, warned=warned, world_size=world)
     if scanner._failure is not None:
         off = (
