@@ -49,6 +49,7 @@ struct RunningCall {
   Phase phase = kPhaseForward;
   std::vector<CallInput> inputs;
   std::vector<at::Tensor> written;
+  std::vector<at::Tensor> updated;  // running statistics: written besides, and no result of the call
   std::vector<Scalar> scalars;
   std::vector<Counts> counts;
   std::vector<Record> details;  // found while it ran; what else is known is added as it is written
@@ -60,6 +61,7 @@ struct RunningCall {
     details.clear();
     inputs.clear();
     written.clear();
+    updated.clear();
     line = 0;
     bits = 0;
     behind = 0;

@@ -58,6 +58,22 @@ void take_wrapped_number(const at::Tensor& t, uint16_t argument, RunningCall& ca
   call.scalars.push_back({argument, false, number});
 }
 
+// Batch norm in training: what its running statistics hold at the end is its own doing.
+void note_updated(const OpInfo& info, RunningCall& call) {
+  const auto training = [&] {
+    for (const Scalar& s : call.scalars) {
+      if (s.argument == info.training_argument) return s.value != 0;
+    }
+    return false;
+  };
+  if (!training()) return;
+  for (CallInput& in : call.inputs) {
+    if (!(in.argument < 64 && (info.updated >> in.argument & 1))) continue;
+    in.written = true;
+    call.updated.push_back(in.tensor);
+  }
+}
+
 void take_inputs(Session& session, const at::RecordFunction& fn, const OpInfo& info, RunningCall& call, bool inside_node) {
   bool any_tensor = false;
   const auto inputs = fn.inputs();
@@ -91,6 +107,7 @@ void take_inputs(Session& session, const at::RecordFunction& fn, const OpInfo& i
     });
   }
   if (!any_tensor) call.bits |= kCallNoTensors;
+  if (info.updated != 0) note_updated(info, call);
 }
 
 std::unique_ptr<at::ObserverContext> op_begins(Session* session, OpThread& thread, const at::RecordFunction& fn) {
@@ -221,6 +238,12 @@ void end_in_node(Session& session, OpThread& thread, const Tracked& tracked, con
 
 void end_all(Session& session, OpThread& thread, const Tracked& tracked, const at::RecordFunction& fn) {
   see_outputs(session, thread, *tracked.info, fn);
+  for (const at::Tensor& t : thread.call.updated) {
+    Record rec{};
+    if (scanned(scan_tensor(t, rec))) {
+      session.storages.write(t, thread.call.call, bits_of(rec), thread.call.site, thread.call.line);
+    }
+  }
   end_call(session, thread, tracked.seq);
 }
 

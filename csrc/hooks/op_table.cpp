@@ -52,6 +52,8 @@ void relate(OpInfo& info, const c10::FunctionSchema& schema, const c10::Operator
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& name = arguments[i].name();
     info.arguments.push_back(name_id(name.c_str()));
+    if ((name == "running_mean" || name == "running_var") && arguments[i].alias_info() == nullptr) info.updated |= 1ull << i;
+    if (name == "training" || name == "train" || name == "use_input_stats") info.training_argument = static_cast<uint16_t>(i);
     if (name == "dim") info.dim_argument = static_cast<uint16_t>(i);
     if (name == "mat2" || name == "batch2" || name == "vec") {
       factors = true;

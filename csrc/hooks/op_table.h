@@ -37,10 +37,12 @@ struct OpInfo {
   uint32_t own_rules = 0;  // those of them that the schema says
   uint64_t written = 0;      // bit i: argument i is written
   uint64_t overwritten = 0;  // bit i: argument i is written and not read
+  uint64_t updated = 0;      // bit i: argument i is a running statistic, which the schema does not mark as written
   uint64_t legal = 0;        // bit i: output i may be non-finite (bookkeeping of the op)
   std::vector<uint32_t> arguments;  // name ids
   Relation relation = Relation::kNone;
   uint16_t dim_argument = 0xFFFF;
+  uint16_t training_argument = 0xFFFF;  // whether the running statistics are updated
   uint16_t product_argument = 0;  // the first factor
 };
 

@@ -43,6 +43,8 @@ class Event:
         tensor: name of the parameter, buffer, check or input the value sits in. tensor_kind: which of them it is;
             "gradient" is the gradient of the parameter of that name.
         reader: who read the value first; last_clean: where the same memory was last seen without it.
+        clean_before: the last module that returned a finite value before it in the same forward, with its max|x|.
+        hidden_by: what keeps it out of the framework's own log, and the setting that does.
         chain: names from the origin to where the value escaped. evidence: short factual sentences.
         cause: one of the closed vocabulary, or "unknown". rule: id of the rule that says so ("NS101", see
             ``nanscan explain``), None where none does. others: causes of other rules that apply, most specific first.
@@ -72,6 +74,8 @@ class Event:
     tensor_kind: str | None = None
     reader: str | None = None
     last_clean: str | None = None
+    clean_before: str | None = None
+    hidden_by: str | None = None
     chain: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
     first_bad_index: int | None = None

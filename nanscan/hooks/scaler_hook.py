@@ -20,7 +20,9 @@ class ScalerWatcher(Protocol):
     """What is told of loss scaling."""
 
     def scaling(self, begins: bool) -> None: ...
-    def scaler_stepped(self, optimizer: Optimizer, skipped: bool) -> None: ...
+    def scaler_stepped(
+        self, optimizer: Optimizer, skipped: bool, scale: tuple[float, float] | None
+    ) -> None: ...  # scale: of a skipped step, and what update() makes of it
     def scaler_updated(self) -> None: ...
 
 
@@ -37,6 +39,22 @@ def _skipped_inside(scaler: GradScaler, optimizer: Optimizer) -> bool:
     except Exception:  # a private method: without it the step counts as taken
         return False
     return any(flag.device.type == "cpu" and bool(flag) for flag in found.values())
+
+
+def _scale_of(scaler: GradScaler, waited: bool) -> tuple[float, float] | None:
+    """(the scale of a step that is skipped, what update() makes of it), where looking costs no wait.
+
+    Args:
+        waited: whether the scaler has just asked its device whether to skip, so that the scale is there as well.
+    """
+    try:
+        scale = scaler._scale
+        if scale is None or not (waited or scale.device.type == "cpu"):
+            return None
+        before = float(scale)
+        return before, float(scale.new_tensor(before * scaler.get_backoff_factor(), device="cpu"))
+    except Exception:  # a private attribute: without it the numbers are left out
+        return None
 
 
 def _wrap_scale(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -62,9 +80,11 @@ def _wrap_step(original: Callable[..., Any]) -> Callable[..., Any]:
         before = steps_run()
         result = original(self, optimizer, *args, **kwargs)
         if self.is_enabled():
-            skipped = steps_run() == before or _skipped_inside(self, optimizer)
+            left_out = steps_run() == before
+            skipped = left_out or _skipped_inside(self, optimizer)
+            scale = _scale_of(self, waited=left_out) if skipped else None
             for watcher in tuple(_watchers):
-                watcher.scaler_stepped(optimizer, skipped)
+                watcher.scaler_stepped(optimizer, skipped, scale)
         return result
 
     return step

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,7 +22,8 @@ from nanscan.origin.births import Birth
 from nanscan.origin.facts import STRONG, StepFacts
 from nanscan.origin.forward import ForwardJudge, earliest_inside, earliest_reaching
 from nanscan.origin.narrate import Narrator, ShapeOf
-from nanscan.origin.state import MAX_FINDINGS, SKIPS_EXPECTED, Finding, Memory, StepState
+from nanscan.origin.neighbour import Neighbours
+from nanscan.origin.state import MAX_FINDINGS, SKIPS_EXPECTED, Finding, Memory, StepState, expected_skip
 from nanscan.record import Flag, Phase
 from nanscan.sites import SiteTable
 
@@ -38,6 +40,7 @@ class ModuleOrigin:
         allow: what the user expects; an allowed origin is counted there and hides nothing that comes later.
         seen_good: the sites whose value in the running step was finite and not all zero. Tells a backward between
             modules that was good from one that nobody watched; without it every parameter is taken to have a gradient.
+        after: counts what followed the first error; shared by the judges of one scanner.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class ModuleOrigin:
         allow: AllowList | None = None,
         seen_good: Callable[[], Collection[int]] | None = None,
         clock: Callable[[], float] = time.time,
+        after: AftermathWatch | None = None,
     ) -> None:
         self._sites = sites
         self._memory = Memory(sites)
@@ -57,7 +61,8 @@ class ModuleOrigin:
         self._narrator = Narrator(sites, shape_of, rank, clock)
         self._seen_good = seen_good
         self._state = self._new_state()
-        self._after = AftermathWatch(sites)
+        self._neighbours = Neighbours(sites)
+        self._after = AftermathWatch(sites) if after is None else after
 
     @property
     def counts(self) -> Counter[str]:
@@ -67,7 +72,7 @@ class ModuleOrigin:
     @property
     def aftermath(self) -> Aftermath | None:
         """What followed the first error; None while there is none."""
-        return self._after.so_far(self._state.facts, self._state.explained)
+        return self._after.so_far(self._state.explained)
 
     @property
     def wants_healthy_steps(self) -> bool:
@@ -100,18 +105,28 @@ class ModuleOrigin:
         if len(records):
             self._state.facts.add(records)
 
-    def decide(self, point: str, *, scaler: bool = False, skipped: bool = False) -> list[Event]:
+    def witness(self, records: np.ndarray) -> None:
+        """All records of a step in which something is bad, healthy ones too; before decide()."""
+        self._after.witness(records)
+        if not self._state.poisoned:
+            self._neighbours.add(records)
+
+    def decide(
+        self, point: str, *, scaler: bool = False, skipped: bool = False, scale: tuple[float, float] | None = None
+    ) -> list[Event]:
         """Events that can be told at this safe point, in order; each is returned once.
 
         Args:
             point: "forward" (an outermost call has ended), "backward" (a backward pass has), "optimizer" (parameters
                 were scanned after its step), "boundary" (the step is over; its state is dropped).
             scaler: a GradScaler drives the step, so backward findings wait for its verdict.
-            skipped: that verdict: the optimizer's step was left out.
+            skipped: that verdict: the optimizer's step was left out. scale: the loss scale then, and after update().
         """
         if point not in POINTS:
             raise ValueError(f"decide(point={point!r}): use one of {', '.join(map(repr, POINTS))}")
         state = self._state
+        if scaler and skipped:
+            self._after.skip(self._memory.skips_in_a_row + 1, scale)
         if not state.facts.n_records and point != "boundary":
             if point == "optimizer":
                 self._optimizer_ran()
@@ -121,9 +136,9 @@ class ModuleOrigin:
         if stage >= 1:
             self._collect_backward()
             verdict = not scaler or stage >= 2
-            events += self._resolve(verdict, scaler and skipped, last=stage == 3)
+            events += self._resolve(verdict, scaler and skipped, scale, last=stage == 3)
         if stage >= 2 or (stage == 1 and not scaler and self._gradients_changed()):  # before the update, if it can be
-            events += self._judge_optimizer(point, scaler and skipped)
+            events += self._judge_optimizer(point, scaler and skipped, scale)
         if point == "boundary":
             return events + self._close_step(scaler, skipped)
         if point == "forward":
@@ -160,7 +175,7 @@ class ModuleOrigin:
         elif len(state.findings) < MAX_FINDINGS:
             state.findings.append(finding)
 
-    def _resolve(self, verdict: bool, skipped: bool, last: bool) -> list[Event]:
+    def _resolve(self, verdict: bool, skipped: bool, scale: tuple[float, float] | None, last: bool) -> list[Event]:
         """Tell, drop or keep the backward findings, now that a little more is known of what became of them."""
         state, memory, events = self._state, self._memory, list[Event]()
         if not verdict:
@@ -174,7 +189,7 @@ class ModuleOrigin:
             elif self._allow.permits(finding.birth.names, finding.birth.fact.kinds):
                 state.allowed = True
             elif skipped and memory.skips_in_a_row < SKIPS_EXPECTED:
-                events += self._skip(finding.birth)
+                events += self._skip(finding.birth, scale)
             elif reached:
                 if skipped:
                     n = memory.skips_in_a_row + 1
@@ -206,17 +221,17 @@ class ModuleOrigin:
         birth.notes.append(note)
         return birth
 
-    def _skip(self, birth: Birth) -> list[Event]:
+    def _skip(self, birth: Birth, scale: tuple[float, float] | None) -> list[Event]:
         state = self._state
         if not state.skip_counted:
             self._memory.counts["skips"] += 1
             state.skip_counted = True
-        birth.notes.append("expected loss-scale skip: the step was left out and the scale lowered")
+        birth.notes.append(expected_skip(scale))
         return self._info(birth, birth.role)
 
     # ---- optimizer
 
-    def _judge_optimizer(self, point: str, skipped: bool) -> list[Event]:
+    def _judge_optimizer(self, point: str, skipped: bool, scale: tuple[float, float] | None) -> list[Event]:
         state, memory, events = self._state, self._memory, list[Event]()
         new_values = state.facts.values[state.n_values :]
         memory.from_start.update(f.site for f in new_values if f.phase in (Phase.NONE, Phase.DATA))
@@ -231,7 +246,7 @@ class ModuleOrigin:
             elif self._allow.permits(birth.names, birth.fact.kinds):
                 state.allowed = True
             elif skipped:
-                events += self._skip(birth)
+                events += self._skip(birth, scale)
             elif severity == "error":
                 events += self._tell(birth)
             elif severity == "warning":
@@ -254,6 +269,7 @@ class ModuleOrigin:
     def _optimizer_ran(self) -> None:
         self._state.optimizer_ran = True
         self._memory.optimizer_passes += 1
+        self._after.update_over()
 
     def _n_optimizer(self) -> int:
         return len(self._state.facts.values) + len(self._state.facts.param_grads)
@@ -272,7 +288,8 @@ class ModuleOrigin:
             memory.inert = {site for site in memory.known if site in state.known}
         if scaler:
             memory.skips_in_a_row = memory.skips_in_a_row + 1 if skipped else 0
-        self._after.close_step(state.facts, state.explained, scaler and skipped)
+        self._after.close_step(state.explained)
+        self._neighbours.forget()
         self._state = self._new_state()
         return events
 
@@ -296,10 +313,15 @@ class ModuleOrigin:
     # ---- telling
 
     def _error(self, birth: Birth) -> Event:
-        event = self._narrator.event(self._state.facts, birth, "error")
-        self._memory.told_any = True
-        self._after.begin(birth.seq)
-        return event
+        state, memory = self._state, self._memory
+        event = self._narrator.event(state.facts, birth, "error")
+        memory.told_any = True
+        self._after.begin(
+            birth.seq,
+            later=lambda: (sum(call.seq > birth.seq for call in state.facts.calls.values()), 0),
+            bad_before=lambda: state.known | memory.from_start,
+        )
+        return replace(event, clean_before=self._neighbours.before(state.facts, birth))
 
     def _tell(self, birth: Birth) -> list[Event]:
         return [self._error(birth)] if self._forward.tell(self._state, birth) else []

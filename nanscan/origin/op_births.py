@@ -51,8 +51,11 @@ class OpBirth:
     last_clean: tuple[int, int] | None = None
     escaped: str | None = None  # where the value got out
     told: bool = False
+    blamed_in: int | None = None  # step in which an error was told of it; -1: it is what an earlier one had left
     selected: bool = False
     lost_at: OpCall | None = None
+    n_carried: int = 0  # later calls that made something bad of it, in the step carried_in
+    carried_in: int = -1
     trail: list[OpCall] = field(default_factory=list)
     details: list[Any] = field(default_factory=list)  # records for the cause rules
 
@@ -60,6 +63,11 @@ class OpBirth:
         """Its step is over, or nearly: whatever is made of it still goes back to it, but nobody will print it."""
         if self.told:
             self.fact, self.inputs, self.trail, self.details = None, {}, [], []
+
+    def carry(self, step: int) -> None:
+        """A call has made something bad of it."""
+        self.n_carried = self.n_carried + 1 if step == self.carried_in else 1
+        self.carried_in = step
 
     @property
     def scaled(self) -> bool:
@@ -92,11 +100,14 @@ class Births:
         self._of_value: OrderedDict[int, tuple[OpBirth, ...]] = OrderedDict()
         self._of_call: dict[int, OpBirth] = {}  # forward births of this step, by the call that made them
         self.born: list[OpBirth] = []  # of this step
+        self.step = 0  # of the latest call
+        self.explained = False  # something bad in this step comes from what an error was told of in an earlier one
 
     def begin_step(self) -> None:
         for birth in self.born:
             birth.settle()
         self.inherits = False  # what it read by then is remembered
+        self.explained = False
         self.born = []
         self._of_call = {}
 
@@ -116,11 +127,16 @@ class Births:
         call.outputs, call.reads, call.details = [], {}, []
 
     def _judge(self, call: OpCall) -> None:
+        self.step = call.step
         sources = self._sources(call)
         if call.kind in WAYS_OUT or call.bits & HOST:
             self._leaves(call, sources)
             return
         new = fresh_bits(call.out_bits, call.in_bits)
+        if call.out_bits:
+            for birth in {one.culprit for one in sources}:
+                birth.carry(call.step)
+                self.explained = self.explained or (birth.blamed_in is not None and birth.blamed_in < call.step)
         if call.out_bits and new and not self._deliberate(call, sources):
             for birth in sources:  # what it is made of ends up here
                 birth.trail.append(call)
@@ -192,8 +208,9 @@ class Births:
         observed = clean is not None and (clean[0] != 0xFFFFFFFF or clean[1] != 0)
         phase = Phase(call.phase).name.lower() if owner is not None or role == "uninitialised" or observed else "data"
         birth = OpBirth(
-            call.seq, call.step, role, phase, call, holds & BAD, rec.copy(), _copied(call.reads), owner=owner,
-            last_clean=clean, told=explained, escaped="a parameter" if explained else None,
+            call.seq, call.step, role, phase, call, holds & BAD, rec.copy(), _copied(call.reads),
+            owner=owner, last_clean=clean, told=explained, blamed_in=-1 if explained else None,
+            escaped="a parameter" if explained else None,
         )  # fmt: skip
         if not explained:
             self.born.append(birth)

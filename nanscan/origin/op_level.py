@@ -12,11 +12,12 @@ import numpy as np
 from nanscan.events.aftermath import Aftermath
 from nanscan.events.allow import AllowList
 from nanscan.events.event import Event
+from nanscan.origin.after import AftermathWatch
 from nanscan.origin.narrate import ShapeOf
 from nanscan.origin.op_births import MAX_BORN, Births, OpBirth, record_bits
 from nanscan.origin.op_calls import CallBit, Holds, batches, calls_in
 from nanscan.origin.op_words import OpWords
-from nanscan.origin.state import SKIPS_EXPECTED
+from nanscan.origin.state import SKIPS_EXPECTED, expected_skip
 from nanscan.record import Flag, Phase
 from nanscan.sites import SiteKind, SiteTable
 
@@ -29,6 +30,7 @@ class OpOrigin:
     Args:
         op_name, line_text: what the ids in call records stand for.
         compiled: whether code that torch.compile has made may have run, in which no op is seen.
+        after: counts what followed the first error; shared by the judges of one scanner.
     """
 
     wants_healthy_steps = False
@@ -44,6 +46,7 @@ class OpOrigin:
         allow: AllowList | None = None,
         clock: Callable[[], float] = time.time,
         compiled: Callable[[], bool] = lambda: False,
+        after: AftermathWatch | None = None,
     ) -> None:
         self._sites = sites
         self._allow = AllowList() if allow is None else allow
@@ -51,6 +54,7 @@ class OpOrigin:
         self._known_values: dict[int, int] = {}  # parameters and buffers that were told of, with their bits
         self._from_start: dict[int, int] = {}  # those that were bad before anything ran
         self._births = Births(self._known_values)
+        self._after = AftermathWatch(sites) if after is None else after
         self._told_step = self._told_any = False
         self._told_sites: set[tuple[Any, ...]] = set()
         self._bad_grads: list[Any] = []
@@ -62,8 +66,8 @@ class OpOrigin:
 
     @property
     def aftermath(self) -> Aftermath | None:
-        """Consequences are not counted at this level yet: None."""
-        return None
+        """What followed the first error; None while there is none."""
+        return self._after.so_far(self._births.explained)
 
     @property
     def bad_values(self) -> dict[int, int]:
@@ -102,12 +106,20 @@ class OpOrigin:
         for call in calls:
             self._births.take(call)
 
-    def decide(self, point: str, *, scaler: bool = False, skipped: bool = False) -> list[Event]:
-        """Events that can be told at this safe point; each is returned once."""
+    def witness(self, records: np.ndarray) -> None:
+        """All records of a step in which something is bad, healthy ones too; before decide()."""
+        self._after.witness(records)
+
+    def decide(
+        self, point: str, *, scaler: bool = False, skipped: bool = False, scale: tuple[float, float] | None = None
+    ) -> list[Event]:
+        """Events that can be told at this safe point; each is returned once. See ModuleOrigin.decide()."""
         if point not in POINTS:
             raise ValueError(f"decide(point={point!r}): use one of {', '.join(map(repr, POINTS))}")
         stage = POINTS.index(point)
         events: list[Event] = []
+        if scaler and skipped:
+            self._after.skip(self._skips_in_a_row + 1, scale)
         if stage >= 1 and (self._bad_grads or self._bad_values):
             self._gradients_escaped()
         verdict = not scaler or stage >= 2
@@ -116,9 +128,11 @@ class OpOrigin:
                 continue
             if birth.scaled and not verdict:
                 continue
-            events += self._tell(birth, scaler and skipped)
+            events += self._tell(birth, scaler and skipped, scale)
         if stage >= 1 and verdict and not self._told_step and not (scaler and skipped):
             events += self._unexplained(stage)
+        if point == "optimizer":
+            self._after.update_over()
         if point == "boundary":
             return events + self._end_step(scaler, skipped)
         old = self._births.overdue()
@@ -133,7 +147,7 @@ class OpOrigin:
             if birth.phase == "backward":
                 self._births.escape((birth,), "a parameter's gradient")
 
-    def _tell(self, birth: OpBirth, skipped: bool) -> list[Event]:
+    def _tell(self, birth: OpBirth, skipped: bool, scale: tuple[float, float] | None) -> list[Event]:
         birth.told = True
         names = self._words.names(birth)
         if self._allow.permits(names, _kinds(birth.bits)):
@@ -145,18 +159,22 @@ class OpOrigin:
             if skipped and self._skips_in_a_row < SKIPS_EXPECTED:
                 self.counts["skips"] += not self._skip_counted
                 self._skip_counted = True
-                return [self._words.event(birth, "info", self._batch, note="expected loss-scale skip")]
+                return [self._words.event(birth, "info", self._batch, note=expected_skip(scale))]
             behind = self._births.behind_node(birth)
             if behind is not None:
                 behind.told = True
-                self._told_step = self._told_any = True
-                return [
-                    self._words.event(
-                        behind, "error", self._batch, note="its own backward made the first bad gradient", trap=True
-                    )
-                ]
+                return [self._error(behind, "its own backward made the first bad gradient", trap=True)]
+        return [self._error(birth)]
+
+    def _error(self, birth: OpBirth, note: str | None = None, *, trap: bool = False) -> Event:
+        step = birth.blamed_in = self._births.step
+        self._begin(birth.seq, lambda: birth.n_carried if birth.carried_in == step else 0)
+        n_bad = len(self._from_start)
+        return self._words.event(birth, "error", self._batch, note=note, trap=trap, bad_from_start=n_bad)
+
+    def _begin(self, seq: int, n_later: Callable[[], int]) -> None:
         self._told_step = self._told_any = True
-        return [self._words.event(birth, "error", self._batch, bad_from_start=len(self._from_start))]
+        self._after.begin(seq, later=lambda: (0, n_later()), bad_before=lambda: self.bad_values)
 
     def _unexplained(self, stage: int) -> list[Event]:
         """Bad gradients or parameters that no observed call accounts for (a compiled backward, say)."""
@@ -168,7 +186,7 @@ class OpOrigin:
             rec, phase = new[0], "optimizer"
         else:
             return []
-        self._told_step = self._told_any = True
+        self._begin(int(rec["seq"]), lambda: 0)  # which calls came after it is not known: it was no call that made it
         return [self._words.unexplained(rec, phase, self._batch, len(self._bad_grads))]
 
     def _turned_bad(self, rec: Any) -> bool:
@@ -180,6 +198,7 @@ class OpOrigin:
 
     def _end_step(self, scaler: bool, skipped: bool) -> list[Event]:
         events = self._mention(self._births.born)
+        self._after.close_step(self._births.explained)
         for rec in self._bad_values:
             if self._told_any or int(rec["site"]) not in self._from_start:  # nobody has been told of it so far
                 self._known_values[int(rec["site"])] = record_bits(rec)

@@ -15,6 +15,16 @@ MAX_FINDINGS = 256  # backward passes of one step that went wrong and reached no
 MAX_VALUES = 1024  # bad parameters, buffers and parameter gradients kept beyond the first of each
 
 
+def expected_skip(scale: tuple[float, float] | None) -> str:
+    """`scale`: the loss scale of the step, and what update() makes of it; None where that is not known."""
+    if scale is None:
+        return "expected loss-scale skip: the step was left out and the scale lowered"
+    return (
+        "expected loss-scale skip: the step was left out, and update() takes the loss scale "
+        f"from {scale[0]:.10g} to {scale[1]:.10g}; nothing to do"
+    )
+
+
 @dataclass(slots=True)
 class Memory:
     """Across steps.

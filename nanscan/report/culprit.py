@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from nanscan.events.aftermath import Aftermath
 from nanscan.events.event import Event
 from nanscan.record import TensorStats
+from nanscan.report.after import consequences
 from nanscan.report.draw import Block, draw
 from nanscan.report.numbers import coordinates, count, dtype_name, magnitude, plural, share, trend
 
@@ -62,7 +63,7 @@ def decide_culprit(
             ("inputs", _inputs(event)),
             ("why", _why(event)),
             ("clean", _clean(event)),
-            ("before", _before(event, history)),
+            ("before", "; ".join(filter(None, (_before(event, history), event.clean_before)))),
             ("warned", _warned(warned)),
             ("after", _after(event, after)),
             ("chain", _chain(event)),
@@ -164,6 +165,7 @@ def _said_elsewhere(event: Event, text: str) -> bool:
         )
         or text.endswith(" later module outputs are bad in the same step")
         or (text.startswith("input ") and text.endswith(" non-finite values"))
+        or "steps in a row: its scale has collapsed" in text
     )
 
 
@@ -177,7 +179,9 @@ def _before(event: Event, history: Sequence[float] | None) -> str:
     last = list(history)[-MAX_BEFORE:]
     note = trend(last)
     # The gradient of what a module read is kept where it was made; its own history is that of its output's gradient.
-    what = "gradient of its output, max|x|" if event.phase == "backward" and event.tensor is None else "max|x|"
+    what = (
+        "gradient of its output, max|x|" if event.phase == "backward" and not (event.tensor or event.op) else "max|x|"
+    )
     text = f"{what} last {plural(len(last), 'step')}: {' '.join(map(magnitude, last))}"
     return f"{text}  ({note})" if note else text
 
@@ -207,22 +211,10 @@ def remedy_words(event: Event, otherwise: str) -> str:
 
 
 def _after(event: Event, after: Aftermath | None) -> str:
-    if after is None:
-        return ""
-    parts = []
-    if after.outputs:
-        parts.append(plural(after.outputs, "later module output"))
-    if after.gradients:
-        total = f"/{after.n_gradients}" if after.n_gradients else ""
-        parts.append(f"{after.gradients}{total} parameter gradients")
-    text = f"{' and '.join(parts)} bad in the same step" if parts else ""
-    if after.parameters and not (event.phase == "optimizer" and after.parameters == 1):
-        text += f"{'; ' if text else ''}{plural(after.parameters, 'parameter')} left bad"
-    if after.skipped:
-        text += f"{'; ' if text else ''}the step was skipped"
-    if after.later_steps:
-        text += f"{'; ' if text else ''}{plural(after.later_steps, 'later step')} bad because of it, not shown"
-    return text
+    parts = [] if after is None else consequences(event, after)
+    if event.hidden_by:
+        parts.append(event.hidden_by)
+    return "; ".join(parts)
 
 
 def _chain(event: Event) -> str:

@@ -144,10 +144,7 @@ def _watched(logs: Sequence[RunLog]) -> Watched:
 
 def _aftermath(log: RunLog) -> Aftermath | None:
     data = (log.end or {}).get("after")
-    if not isinstance(data, dict):
-        return None
-    names = ("outputs", "gradients", "n_gradients", "parameters", "later_steps")
-    return Aftermath(**{name: _int(data, name) for name in names}, skipped=bool(data.get("skipped")))
+    return Aftermath.from_dict(data) if isinstance(data, dict) else None
 
 
 def _int(data: dict[str, Any], name: str) -> int:

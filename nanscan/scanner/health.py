@@ -48,6 +48,17 @@ class HealthWatch:
         """Sites whose value in the running step was finite and not all zero."""
         return frozenset(self._growth.history.now().sites.tolist())
 
+    def updated_before(self, step: int) -> int | None:
+        """The last step before this one in which an optimizer's results were looked at, and were good."""
+        found = -1
+        for i in range(len(self._sites)):
+            if self._sites[i].kind is SiteKind.PARAM:
+                newest = self._growth.history.last(i, 1, before=step)
+                found = max(found, newest[0][0]) if newest else found
+                if found == step - 1:
+                    break
+        return None if found < 0 else found
+
     def end_step(self, step: int) -> list[Event]:
         """The step is over: events for what left its own history."""
         return [self._event(finding) for finding in self._growth.end_step(step)]

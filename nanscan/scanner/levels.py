@@ -15,11 +15,13 @@ import torch
 
 from nanscan.config import Options
 from nanscan.errors import NanscanError, NanscanWarning
+from nanscan.events.aftermath import Aftermath
 from nanscan.events.allow import AllowList
 from nanscan.events.event import Event
 from nanscan.hooks.core import CoreSession
 from nanscan.hooks.op_rules import masks
 from nanscan.origin import ModuleOrigin, OpOrigin
+from nanscan.origin.after import AftermathWatch, Past
 from nanscan.scanner.clock import level_at
 from nanscan.scanner.reaction import warn_user
 from nanscan.sites import SiteTable
@@ -37,15 +39,19 @@ class Levels:
 
     Args:
         options: level, every, schedule and escalate are read. rank: put into events.
+        past: what is known of healthy values.
     """
 
-    def __init__(self, options: Options, sites: SiteTable, core: CoreSession, rank: int, allowed: AllowList) -> None:
+    def __init__(
+        self, options: Options, sites: SiteTable, core: CoreSession, rank: int, allowed: AllowList, past: Past
+    ) -> None:
         self._options = options
         self._sites = sites
         self._core = core
         self._rank = rank
         self._allowed = allowed
         self._origins: dict[str, Origin] = {}
+        self._after = AftermathWatch(sites, past)  # one for all levels, so that none forgets what another has told
         self._level = options.level  # the running step's, or the last one's if it is not scanned
         self._steps_left = 0  # of a follow-up
         self._tries = 0
@@ -66,6 +72,12 @@ class Levels:
     def counts(self) -> Counter[str]:
         """What all judges counted."""
         return sum((origin.counts for origin in self._origins.values()), Counter())
+
+    @property
+    def aftermath(self) -> Aftermath | None:
+        """What followed the first error; None while there is none."""
+        after = self.origin.aftermath
+        return self._origins[REPLAY].aftermath if after is None and REPLAY in self._origins else after
 
     def plan(self, step: int) -> str | None:
         """Level of a step that begins; None: it is not scanned. Asks the schedule, so once per step."""
@@ -130,7 +142,9 @@ class Levels:
         """The judge of replayed graphs. It learns what the running steps' judge knows to be bad."""
         origin = self._origins.get(REPLAY)
         if origin is None:
-            origin = self._origins[REPLAY] = self._make_origin("module")
+            origin = self._origins[REPLAY] = ModuleOrigin(
+                self._sites, self._core.shape, self._rank, allow=self._allowed
+            )
         assert isinstance(origin, ModuleOrigin)
         self._replayed = True
         if running.bad_values or running.told_any:
@@ -193,7 +207,7 @@ class Levels:
 
     def _make_origin(self, level: str) -> Origin:
         if level == "module":
-            return ModuleOrigin(self._sites, self._core.shape, self._rank, allow=self._allowed)
+            return ModuleOrigin(self._sites, self._core.shape, self._rank, allow=self._allowed, after=self._after)
         native = _native()
         return OpOrigin(
             self._sites,
@@ -203,6 +217,7 @@ class Levels:
             self._rank,
             allow=self._allowed,
             compiled=_has_compiled,
+            after=self._after,
         )
 
 

@@ -32,6 +32,7 @@ class HookReceiver:
     _reaction: Reaction
     _scaled: bool  # a GradScaler scaled a loss in this step
     _skipped: bool  # and its verdict was to skip the update
+    _scale: tuple[float, float] | None  # then: its scale, and the next one
     _optimizer_seen: bool
     _version: int  # of all parameters together, as of the last root forward
     _n_bad_seen: int
@@ -98,10 +99,11 @@ class HookReceiver:
         self._core.in_scale = begins
 
     @guarded
-    def scaler_stepped(self, optimizer: Optimizer, skipped: bool) -> None:
+    def scaler_stepped(self, optimizer: Optimizer, skipped: bool, scale: tuple[float, float] | None) -> None:
         if self._is_ours(optimizer):
             self._scaled = True
             self._skipped |= skipped
+            self._scale = scale if skipped else self._scale
             self._process("optimizer")
             self._reaction.safe_point(boundary=False)
 

@@ -47,6 +47,7 @@ class Replays:
         events: list[Event] = []
         if origin.wants_healthy_steps or (replay["flags"] & int(Flag.BAD)).any():
             origin.feed(replay)
+            origin.witness(replay)
         if (replay["phase"] == int(Phase.OPTIMIZER)).any():
             events += origin.decide("optimizer", scaler=scaler, skipped=skipped)
         events += origin.decide("boundary", scaler=scaler, skipped=skipped)

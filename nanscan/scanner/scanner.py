@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from nanscan.scanner.clock import StepClock
 from nanscan.scanner.guard import UserCallbackError, guarded
 from nanscan.scanner.health import HealthWatch
 from nanscan.scanner.levels import Levels, Origin
+from nanscan.scanner.loggers import what_hides_it
 from nanscan.scanner.models import WatchedModels
 from nanscan.scanner.reaction import Reaction
 from nanscan.scanner.receiver import HookReceiver
@@ -71,16 +73,18 @@ class Scanner(HookReceiver):
         self._closed = False
         self._failure: str | None = None
         self._clock = StepClock(manual=options.clock == "manual")
-        self._levels = Levels(options, self.sites, core, settings.rank, allowed)
         self._health = HealthWatch(self.sites, settings.rank, growth)
+        self._levels = Levels(options, self.sites, core, settings.rank, allowed, self._health)
         self._store = EventStore(options.max_events)
         self._reaction = Reaction(self._guard_callback(options.on_anomaly), self._describe)
         self._timeline = Timeline()
         self._replays = Replays(HealthWatch(self.sites, settings.rank, growth))
         self._unfed: list[np.ndarray] = []  # flagged records of a step in which nothing is bad so far
         self._fed = False  # something was, in this step
+        self._bad = False  # and not just a call that has to be judged to know
         self._scaled = False  # a GradScaler scaled a loss in this step
         self._skipped = False  # and its verdict was to skip the update
+        self._scale: tuple[float, float] | None = None  # then: its scale, and the next one
         self._optimizer_seen = False
         self._n_bad_seen = 0
         self._owns: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
@@ -206,7 +210,9 @@ class Scanner(HookReceiver):
         if met:
             self._models.open_devices(index for index in range(32) if met >> index & 1)
         self._n_bad_seen = core.n_bad
-        self._timeline.mark(Mark(core.position, point, step, self._scaled, self._skipped, self._levels.origin))
+        self._timeline.mark(
+            Mark(core.position, point, step, self._scaled, self._skipped, self._levels.origin, self._scale)
+        )
         for records, mark in self._timeline.cut(drain(core), core.drained):
             self._reach(records, mark)
 
@@ -226,15 +232,19 @@ class Scanner(HookReceiver):
                     del self._unfed[: MAX_UNFED // 2]
             if self._fed or (flagged["flags"] & int(Flag.BAD | Flag.CALL)).any():
                 self._feed(origin)
+                self._bad = self._bad or bool((flagged["flags"] & int(Flag.BAD)).any())
+                if self._bad:
+                    origin.witness(records)
         boundary = mark.point == "boundary"
         if boundary and self._unfed and origin.wants_healthy_steps:
             self._feed(origin)
         if self._fed or mark.point in ("optimizer", "boundary"):
-            self._emit(origin.decide(mark.point, scaler=mark.scaler, skipped=mark.skipped), origin)
+            told = origin.decide(mark.point, scaler=mark.scaler, skipped=mark.skipped, scale=mark.scale)
+            self._emit(told, origin)
         if boundary:
             self._emit(self._health.end_step(mark.step), origin)
             self._unfed.clear()
-            self._fed = False
+            self._fed = self._bad = False
             self._levels.learn_from_replays(origin)
 
     def _reach_replays(self, records: np.ndarray, mark: Mark) -> None:
@@ -256,6 +266,7 @@ class Scanner(HookReceiver):
         self._core.scan_grads(int(Phase.BACKWARD))
         self._process("boundary")
         self._scaled = self._skipped = False
+        self._scale = None
         self._forget_update()
         step = self._clock.end(forward_begins)
         self._core.end_step(step)
@@ -282,6 +293,8 @@ class Scanner(HookReceiver):
         for event in events:
             if not event.nonfinite and self._allowed.permits_event(event):
                 continue  # the origin analysis asks the allow list itself, before an allowed value can hide a later one
+            if event.severity == "error" and event.nonfinite and not self._store.counts["error"]:
+                event = replace(event, hidden_by=what_hides_it())
             self._store.add(event)
             if self._log is not None:
                 self._log.event(event)
@@ -341,7 +354,7 @@ class Scanner(HookReceiver):
 
     def _end_log(self) -> None:
         if self._log is not None:
-            after, notes = self._levels.origin.aftermath, self._levels.notes
+            after, notes = self._levels.aftermath, self._levels.notes
             end = {
                 **stats_of(self), "after": after, "failure": self._failure, "notes": notes, "time": time.time()
             }  # fmt: skip

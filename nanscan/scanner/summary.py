@@ -85,7 +85,7 @@ def _block(scanner: Scanner, event: Event) -> Block:
     return decide_culprit(
         event,
         history=event.past or scanner._health.absmax_before(event, HISTORY_STEPS),
-        after=scanner._levels.origin.aftermath,
+        after=scanner._levels.aftermath,
         warned=warning_before(event, scanner._store.events),
         world_size=world,
     )

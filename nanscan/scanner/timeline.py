@@ -27,6 +27,7 @@ class Mark:
         step: the step it belongs to.
         scaler, skipped: what a GradScaler had said by then.
         origin: the judge of that step.
+        scale: the loss scale of a skipped step, and what update() makes of it; None where that is not known.
     """
 
     position: int
@@ -35,6 +36,7 @@ class Mark:
     scaler: bool
     skipped: bool
     origin: ModuleOrigin | OpOrigin
+    scale: tuple[float, float] | None = None
 
 
 class Timeline:

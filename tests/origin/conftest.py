@@ -173,10 +173,10 @@ class Sim:
             pieces = np.concatenate(self.records)
             self.records = []
             keep = Flag.BAD | Flag.INPUT | Flag.PARAM | Flag.LINK | Flag.ENTER | Flag.CHANGED
-            pieces = pieces[(pieces["flags"] & int(keep)) != 0]
             half = len(pieces) // 2  # pieces may come in any portions
-            self.origin.feed(pieces[:half])
-            self.origin.feed(pieces[half:])
+            for piece in (pieces[:half], pieces[half:]):
+                self.origin.feed(piece[(piece["flags"] & int(keep)) != 0])
+                self.origin.witness(piece)
         events = self.origin.decide(point, **verdict)
         if point == "boundary":
             self.step += 1
