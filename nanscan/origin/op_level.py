@@ -58,6 +58,7 @@ class OpOrigin:
         self._told_step = self._told_any = False
         self._told_sites: set[tuple[Any, ...]] = set()
         self._bad_grads: list[Any] = []
+        self._known_grads: set[int] = set()  # sites of gradients that a told step left bad: nobody may have zeroed them
         self._bad_values: list[Any] = []
         self._batch: int | None = None
         self._skips_in_a_row = 0
@@ -180,7 +181,7 @@ class OpOrigin:
         """Bad gradients or parameters that no observed call accounts for (a compiled backward, say)."""
         if any(b.told or b.escaped for b in self._births.born):
             return []
-        if self._bad_grads:
+        if any(int(rec["site"]) not in self._known_grads for rec in self._bad_grads):
             rec, phase = max(self._bad_grads, key=lambda r: int(r["site"])), "backward"
         elif stage >= 2 and (new := [r for r in self._bad_values if self._turned_bad(r)]):
             rec, phase = new[0], "optimizer"
@@ -205,6 +206,7 @@ class OpOrigin:
         if scaler:
             self._skips_in_a_row = self._skips_in_a_row + 1 if skipped else 0
         self._births.begin_step()
+        self._known_grads = {int(rec["site"]) for rec in self._bad_grads} if self._told_any else set()
         self._bad_grads, self._bad_values = [], []
         self._told_step = self._skip_counted = False
         return events

@@ -179,9 +179,8 @@ def _before(event: Event, history: Sequence[float] | None) -> str:
     last = list(history)[-MAX_BEFORE:]
     note = trend(last)
     # The gradient of what a module read is kept where it was made; its own history is that of its output's gradient.
-    what = (
-        "gradient of its output, max|x|" if event.phase == "backward" and not (event.tensor or event.op) else "max|x|"
-    )
+    of_output = event.phase == "backward" and event.tensor is None and event.op is None
+    what = "gradient of its output, max|x|" if of_output else "max|x|"
     text = f"{what} last {plural(len(last), 'step')}: {' '.join(map(magnitude, last))}"
     return f"{text}  ({note})" if note else text
 

@@ -93,9 +93,9 @@ def known_facts(s: Situation) -> tuple[str, ...]:
         return ()
     facts = []
     finite = [stats for stats in s.inputs if stats.finite]
-    if finite and s.clean:
-        size = max(stats.absmax for stats in finite)
-        room = DType.from_torch_name(finite[0].dtype).max_finite / size if size else math.inf
+    size = max((stats.absmax for stats in finite), default=0.0)
+    if size and s.clean:
+        room = DType.from_torch_name(finite[0].dtype).max_finite / size
         facts.append(
             f"all it read was finite, max|x| {number(size)}, {room:.2g} times below the largest {finite[0].dtype}"
         )

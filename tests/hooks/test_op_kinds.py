@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.skipif(get().core is None, reason="the op level needs t
 @pytest.fixture(autouse=True)
 def clean() -> Iterator[None]:
     torch.manual_seed(0)
+    torch._dynamo.utils.counters.clear()  # what another test has compiled would make causes less certain here
     yield
     nanscan.disable()
     torch._dynamo.reset()
@@ -178,3 +180,30 @@ def test_a_compiled_function_without_modules_is_said_to_be_unseen(scanner: Any) 
     event = first(scanner)
     assert (event.role, event.reader, event.cause) == ("external", "aten::sum", "unknown")
     assert "no observed op made it: it was handed in, or torch.compile's code made it" in event.evidence
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_running_statistics_are_written_by_the_batch_norm(bad: float) -> None:
+    """Their update is not in the op's schema; a bad batch is the data's fault, and not memory written behind us."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    x = torch.randn(5, 3)
+    with nanscan.enable(model, level="op", on_anomaly="record") as scanner:
+        model(x).sum().backward()
+        scanner.step()
+        rows = x.numpy().copy()
+        rows[2, 1] = bad
+        model(torch.from_numpy(rows)).sum().backward()
+        scanner.step()
+        model(x).sum().backward()
+    errors = [event for event in scanner.events if event.severity == "error"]
+    assert [(event.phase, event.cause, event.step) for event in errors] == [("data", "bad input data", 1)]
+
+
+def test_running_statistics_in_evaluation_are_read() -> None:
+    model = nn.BatchNorm1d(2).eval()
+    model.running_var.data.numpy()[1] = -1.0
+    with nanscan.enable(model, level="op", on_anomaly="record") as scanner:
+        model(torch.ones(3, 2))
+    assert scanner.first is not None
+    assert scanner.first.cause == "sqrt of a negative number"
+    assert "running_var holds values down to -1, and native_batch_norm takes its square root" in scanner.first.evidence

@@ -99,7 +99,7 @@ def test_a_parameter_that_was_bad_before_it_was_read(sim, value, brief):
         root.out = "nan"
     (event,) = sim.decide("forward")
     assert brief([event]) == [("error", "external", "forward", "a", "a.weight")]
-    assert event.cause == "unknown"
+    assert (event.cause, event.rule) == ("bad parameter", "NS604")
     assert "already bad when it was read" in " ".join(event.evidence)
 
 

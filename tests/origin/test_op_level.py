@@ -195,7 +195,7 @@ def test_memory_written_behind_the_dispatcher(play):
     (event,) = play.decide()
     assert brief([event]) == [("error", "external", "forward", "aten::sigmoid")]
     assert event.last_clean == "net, code.py:6"
-    assert event.evidence[0] == (
+    assert event.evidence[2] == (
         "finite when last written at net, code.py:6, non-finite when read at aten::sigmoid in net, "
         "code.py:8, no observed write in between"
     )
@@ -222,7 +222,10 @@ def test_a_value_from_outside_that_goes_nowhere_is_silent(play):
 def test_ways_out(play, kind, where):
     play.call("", [(play.call("aten::log", [(99, 0)], NAN), NAN)], kind=kind)
     (event,) = play.decide()
-    assert (event.severity, event.evidence) == ("error", (f"the value reached {where}",))
+    assert (event.severity, event.evidence) == (
+        "error",
+        ("its result holds 1 NaN among 4 elements", f"the value reached {where}"),
+    )
 
 
 def test_way_out_to_the_host(play):
