@@ -127,14 +127,6 @@ std::optional<Place> place_in(const RunningCall& call, const at::Tensor& t, cons
   return std::nullopt;
 }
 
-// The first bad element; of a result with both sorts the first NaN, since the Inf may have been given.
-int64_t first_bad(const CallOutput& out) {
-  const Record& rec = out.record;
-  if (rec.n_nan == 0 || rec.n_posinf + rec.n_neginf == 0) return rec.first_bad;
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return at::isnan(out.tensor).flatten().to(at::kByte).argmax().item<int64_t>();
-}
-
 constexpr int64_t kMostCounts = 1 << 20;  // more are not converted to numbers
 
 at::Tensor as_numbers(const at::Tensor& t) {
@@ -171,6 +163,13 @@ bool element_at(const at::Tensor& t, const CallOutput& out, const Place& place, 
 }
 
 }  // namespace
+
+int64_t first_bad(const CallOutput& out) {
+  const Record& rec = out.record;
+  if (rec.n_nan == 0 || rec.n_posinf + rec.n_neginf == 0) return rec.first_bad;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return at::isnan(out.tensor).flatten().to(at::kByte).argmax().item<int64_t>();
+}
 
 void take_scalars(const c10::IValue& v, uint32_t argument, std::vector<Scalar>& scalars) {
   const auto keep = [&](double value, bool listed) { scalars.push_back({static_cast<uint16_t>(argument), listed, value}); };

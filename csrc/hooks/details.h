@@ -13,6 +13,9 @@ namespace nanscan {
 // Keeps the Python numbers among the arguments: the argument list does not outlive the start of the call.
 void take_scalars(const c10::IValue& v, uint32_t argument, std::vector<Scalar>& scalars);
 
+// Index of the first bad element; of a result with both sorts of the first NaN, since the Inf may have been given.
+int64_t first_bad(const CallOutput& out);
+
 // Appends to `details` what is known of the arguments of `call`, seen from its bad result `out`.
 void describe_arguments(Session& session, const RunningCall& call, const CallOutput& out, std::vector<Record>& details);
 

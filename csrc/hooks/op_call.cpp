@@ -186,7 +186,8 @@ void write_call(Session& session, RunningCall& call, const std::vector<CallOutpu
     }
   }
   session.append(reinterpret_cast<Record&>(rec));
-  if (const CallOutput* born = bad ? born_in(call, outputs) : nullptr) {
+  const CallOutput* born = bad ? born_in(call, outputs) : nullptr;
+  if (born != nullptr) {
     if (call.kind == kCallOp) describe_arguments(session, call, *born, call.details);
     describe_past(session, call, call.details);
     for (Record& detail : call.details) {
@@ -200,7 +201,9 @@ void write_call(Session& session, RunningCall& call, const std::vector<CallOutpu
     for (const auto& out : outputs) {
       if (!bits_of(out.record)) continue;
       const uint32_t owner = session.watched_storage(out.tensor);
-      append_statistics(session, call, out.tensor, out.record, owner != kNoSite ? owner : call.site, 0, out.index);
+      Record made = out.record;
+      if (&out == born) made.first_bad = first_bad(out);
+      append_statistics(session, call, out.tensor, made, owner != kNoSite ? owner : call.site, 0, out.index);
     }
   }
   for (size_t i = 0; i < call.inputs.size(); ++i) {

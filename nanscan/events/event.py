@@ -38,7 +38,8 @@ class Event:
         op: ATen or custom op, or autograd node; None where only modules are watched.
         source: "file.py:12" of the user's line, if known.
         step, batch: counted from 0; batch counts root forward calls.
-        shape, stats, first_bad_index: of the bad tensor; the index is flat and row-major.
+        shape, stats, first_bad_index: of the bad tensor; the index is flat and row-major; where an
+            op has made NaN of what already held Inf, that of the first NaN.
         inputs: "input 0" -> statistics of what the module or op had read.
         tensor: name of the parameter, buffer, check or input the value sits in. tensor_kind: which of them it is;
             "gradient" is the gradient of the parameter of that name.

@@ -19,7 +19,7 @@ HOST, CONSTANT, WRITES_PARAM, SELECTS = (
 )  # fmt: skip
 OP, NODE, LOSS = int(CallKind.OP), int(CallKind.NODE), int(CallKind.LOSS)
 WAYS_OUT = {
-    int(CallKind.TOP): "the root's output", int(CallKind.CHECK): "a check", LOSS: "the loss",
+    int(CallKind.TOP): "the model's output", int(CallKind.CHECK): "a check", LOSS: "the loss",
     int(CallKind.LEAF): "a parameter's gradient",
 }  # fmt: skip
 MAX_TRAIL = 64  # calls a value is followed through, for the chain

@@ -10,6 +10,7 @@ from nanscan.record import TensorStats
 from nanscan.report.after import consequences
 from nanscan.report.draw import Block, draw
 from nanscan.report.numbers import coordinates, count, dtype_name, magnitude, plural, share, trend
+from nanscan.why import RULES
 
 MAX_BEFORE = 5  # steps of history shown
 MAX_WHY = 3  # the cause and what shows it, or facts
@@ -205,7 +206,9 @@ def remedy_words(event: Event, otherwise: str) -> str:
     """What to do, and the command that shows the rule behind the cause, with an example to run."""
     if event.rule is None:
         return event.remedy or otherwise
-    command = f"nanscan explain {event.rule}"
+    # A companion may have given the remedy: then its page is the one to read.
+    source = next((one.id for one in RULES if one.remedy == event.remedy), event.rule)
+    command = f"nanscan explain {source}"
     return f"{event.remedy}; {command} shows an example" if event.remedy else f"{command} says what to do"
 
 

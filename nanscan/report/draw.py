@@ -40,7 +40,8 @@ def draw(block: Block) -> list[str]:
     while 1 + sum(map(len, drawn)) > MAX_LINES:
         # The longest gives up a line, of equals the less important. A command that is cut is none: `next` comes last.
         spare = [len(lines) - 1 for lines in drawn[:-1]] + [len(drawn[-1]) - MAX_NEXT]
-        longest = max(range(len(drawn)), key=lambda i: (spare[i], i))
+        # Where a value went is the least that a user acts on.
+        longest = max(range(len(drawn)), key=lambda i: (rows[i][0] == "chain" and spare[i] > 0, spare[i], i))
         if spare[longest] > 0:
             drawn[longest] = _wrap(*rows[longest], len(drawn[longest]) - 1)
         else:

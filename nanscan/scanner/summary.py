@@ -84,7 +84,9 @@ def _block(scanner: Scanner, event: Event) -> Block:
         return decide_warning(event, world_size=world)
     return decide_culprit(
         event,
-        history=event.past or scanner._health.absmax_before(event, HISTORY_STEPS),
+        history=event.past[-HISTORY_STEPS:]
+        if len(event.past) > 1
+        else scanner._health.absmax_before(event, HISTORY_STEPS),
         after=scanner._levels.aftermath,
         warned=warning_before(event, scanner._store.events),
         world_size=world,

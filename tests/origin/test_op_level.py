@@ -105,7 +105,7 @@ def test_a_nan_out_of_clean_inputs_is_the_origin(play):
     (event,) = play.decide()
     assert brief([event]) == [("error", "origin", "forward", "aten::log")]
     assert (event.module, event.kind, event.step, event.source) == ("net", "nan", 0, "/u/code.py:12")
-    assert "the value reached the root's output" in event.evidence
+    assert "the value reached the model's output" in event.evidence
 
 
 def test_carriers_are_links_of_the_chain_and_no_events(play):
@@ -215,7 +215,7 @@ def test_a_value_from_outside_that_goes_nowhere_is_silent(play):
 @pytest.mark.parametrize(
     ("kind", "where"),
     [
-        (CallKind.TOP, "the root's output"), (CallKind.CHECK, "a check"), (CallKind.LOSS, "the loss"),
+        (CallKind.TOP, "the model's output"), (CallKind.CHECK, "a check"), (CallKind.LOSS, "the loss"),
         (CallKind.LEAF, "a parameter's gradient"),
     ],
 )  # fmt: skip

@@ -35,6 +35,12 @@ def _quotient(top: Arg | None, divisor: Arg | None, seen: str, s: Situation) -> 
     return f"{what}, so the result is {'NaN: 0 / 0' if s.nan else 'Inf'}"
 
 
+def _half(s: Situation) -> Evidence | None:
+    """In float16 an eps that was meant to prevent this may have rounded to 0."""
+    seen = _divided(s) or _inverted(s)
+    return (*seen, "in float16 an eps below 3e-08 is 0") if seen and s.dtype is DType.F16 else None
+
+
 def _inverted(s: Situation) -> Evidence | None:
     seen = None if s.in_node or not s.inf else zero(s.arg("self"))
     return (f"{s.name} was given {seen}",) if seen else None
@@ -137,6 +143,26 @@ import nanscan
 with nanscan.trace() as scanner:
     degree = torch.tensor([2.0, 0.0])
     nanscan.check(degree.rsqrt().sum(), "normalised degree")
+print(scanner.report())
+""",
+    ),
+    Rule(
+        id="NS117",
+        cause="division by zero",
+        ops=_QUOTIENTS | _INVERSES,
+        when=_half,
+        rank=55,
+        why="A divisor is 0 in float16, whose smallest number is 6e-08. An eps of 1e-8 or 1e-12, which guards the "
+        "division in float32, rounds to 0 there and guards nothing.",
+        remedy="an eps of 1e-5 or more in float16, or this computation in float32: x.float()",
+        example="""\
+import torch
+import nanscan
+
+with nanscan.trace() as scanner:
+    x = torch.ones(2, 4, dtype=torch.float16)
+    variance = (x - x.mean(-1, keepdim=True)).square().mean(-1)
+    nanscan.check(torch.rsqrt(variance + 1e-8), "inverse deviation")
 print(scanner.report())
 """,
     ),

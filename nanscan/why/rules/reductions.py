@@ -218,7 +218,7 @@ print(scanner.report())
         rank=45,
         why="Inf - Inf is NaN. Masked entries of -Inf are subtracted from each other, summed with a +Inf, or "
         "multiplied by weights of both signs in a matrix product.",
-        remedy="mask after the difference, or use a large finite number for the mask",
+        remedy="give a row that is masked completely 0 instead of -inf, and zero its result afterwards",
         example="""\
 import torch
 import nanscan

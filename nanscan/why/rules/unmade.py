@@ -28,7 +28,9 @@ def _never_filled(s: Situation) -> Evidence | None:
 def _written(s: Situation) -> Evidence | None:
     if s.role != "external" or s.last_clean is None:
         return None
-    return (f"it was finite at {s.last_clean}, and nothing that PyTorch sees has written there since",)
+    return (
+        "numpy, ctypes or an extension that shares this memory wrote there, and no PyTorch op did: this one only reads it",
+    )
 
 
 def _data(s: Situation) -> Evidence | None:
@@ -114,7 +116,7 @@ print(scanner.report())
         rank=90,
         why="The memory was finite when it was last seen and is not now, and no op that PyTorch dispatched wrote "
         "there. A numpy array that shares it, ctypes, .data_ptr() in an extension, or another process did.",
-        remedy="nanscan.extension(module) around the suspect, or .clone() after torch.from_numpy",
+        remedy="find what shares it: .numpy(), from_numpy, ctypes; nanscan.extension(f) names f",
         example="""\
 import torch
 import nanscan
