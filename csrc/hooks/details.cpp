@@ -207,8 +207,11 @@ void describe_arguments(Session& session, const RunningCall& call, const CallOut
     const auto own = placed ? place_in(call, t, seat, out, place) : std::nullopt;
     return own ? view_at(t, *own) : at::Tensor();
   };
-  for (size_t i = 0; i < call.inputs.size() && i < kMaxCallInputs; ++i) {
+  // Of lists (foreach, fused), the tensors of the bad result's place only.
+  const auto elsewhere = [&](bool listed, uint16_t item) { return listed && item != out.item; };
+  for (size_t i = 0; i < call.inputs.size() && i < kDetailCounts; ++i) {
     const CallInput& in = call.inputs[i];
+    if (elsewhere(in.listed, in.item)) continue;
     const auto slot = static_cast<uint32_t>(i);
     introduce(in.tensor, slot, in.argument);
     if (in.written) continue;  // what it was given is gone
@@ -217,10 +220,11 @@ void describe_arguments(Session& session, const RunningCall& call, const CallOut
   }
   for (size_t i = 0; i < call.counts.size() && i < kMaxCallInputs; ++i) {
     const Counts& in = call.counts[i];
-    const auto slot = static_cast<uint32_t>(kMaxCallInputs + i);
+    if (elsewhere(in.listed, in.item)) continue;
+    const auto slot = static_cast<uint32_t>(kDetailCounts + i);
     introduce(in.tensor, slot, in.argument);
     if (in.tensor.numel() > kMostCounts) continue;
-    add_statistics(as_numbers(in.tensor), slot, name(in.argument), kFlagParam, 0, details);
+    add_statistics(as_numbers(in.tensor), slot, name(in.argument), kFlagParam, session.shapes.id_of(in.tensor.sizes()), details);
     const at::Tensor part = part_of(in.tensor, {in.argument, in.item, in.listed});
     if (part.defined()) add_statistics(as_numbers(part), slot, name(in.argument), kFlagInput, 0, details);
   }

@@ -225,15 +225,21 @@ void end_in_node(Session& session, OpThread& thread, const Tracked& tracked, con
   note_made_inside(session, tracked);
   if (tracked.info->rules & kOpUninit) return;
   see_outputs(session, thread, *tracked.info, fn);
-  for (const auto& out : thread.outputs) {
-    if (!bits_of(out.record) || out.legal) continue;
-    if (RunningCall* node = node_without_details()) {
-      describe_inner(tracked.info->id, out, node->details);
-      describe_arguments(session, thread.call, out, node->details);
-    }
-    set_node_line(capture_line());
-    return;
+  bool bad = false;
+  for (const auto& out : thread.outputs) bad = bad || (bits_of(out.record) && !out.legal);
+  RunningCall& call = thread.call;
+  if (!bad || ((call.bits & kCallConstant) && (call.bits & kCallSelects))) return;  // a mask's -inf is meant here too
+  for (CallInput& in : call.inputs) {
+    Record rec{};
+    if (!in.written && scanned(scan_tensor(in.tensor, rec))) in.bits = bits_of(rec);
   }
+  const CallOutput* born = born_in(call, thread.outputs);
+  if (born == nullptr) return;  // it only carries
+  if (RunningCall* node = node_without_details()) {
+    describe_inner(tracked.info->id, *born, node->details);
+    describe_arguments(session, call, *born, node->details);
+  }
+  set_node_line(capture_line());
 }
 
 void end_all(Session& session, OpThread& thread, const Tracked& tracked, const at::RecordFunction& fn) {

@@ -46,10 +46,11 @@ inline uint8_t bits_of(const Record& rec) {
   return static_cast<uint8_t>((rec.n_nan ? kHasNan : 0) | (rec.n_posinf ? kHasPosInf : 0) | (rec.n_neginf ? kHasNegInf : 0));
 }
 
-// What output_index of a kFlagDetail record says: the ordinal of a tensor among the call's inputs (below kMaxCallInputs),
-// that of a tensor of integers plus kMaxCallInputs, or one of these. With kFlagInput such a record has the statistics of those elements of the tensor that the first bad
+// What output_index of a kFlagDetail record says: the ordinal of a tensor among the call's inputs, that of a tensor of
+// integers plus kDetailCounts, or one of the others. With kFlagInput such a record has the statistics of those elements of the tensor that the first bad
 // element of the result was computed from; with kFlagParam, of a saved tensor as a whole.
 enum Detail : uint16_t {
+  kDetailCounts = 0x8000,
   kDetailNumber = 0xFFFF,  // an argument that is a Python number
   kDetailSaved = 0xFFFE,   // a value that an autograd node had saved of its forward
   kDetailBehind = 0xFFFC,  // the node inside which this one was made: double backward

@@ -30,6 +30,7 @@ _BY_RULE = {
     "record_stream is_same_size _amp_foreach_non_finite_check_and_unscale_ _amp_update_scale_",
     OpRule.UNINIT: "empty empty_like empty_strided new_empty new_empty_strided empty_permuted resize_ resize_as_",
     OpRule.CONSTANT: "full full_like new_full scalar_tensor fill_ zero_ zeros ones eye arange linspace "
+    "ones_like zeros_like rand_like randn_like randint_like new_zeros new_ones "
     "normal_ uniform_ exponential_ random_ bernoulli_ geometric_ log_normal_ cauchy_ rand randn",
     OpRule.SELECTS: "where index index_select gather masked_fill masked_fill_ masked_select nan_to_num nan_to_num_ "
     "clamp clamp_ clamp_min clamp_max cat stack clone copy_ _to_copy max min amax amin aminmax "

@@ -56,11 +56,13 @@ class OpBirth:
     lost_at: OpCall | None = None
     n_carried: int = 0  # later calls that made something bad of it, in the step carried_in
     carried_in: int = -1
+    eldest: OpBirth | None = field(default=None, init=False)
     trail: list[OpCall] = field(default_factory=list)
     details: list[Any] = field(default_factory=list)  # records for the cause rules
 
     def settle(self) -> None:
         """Its step is over, or nearly: whatever is made of it still goes back to it, but nobody will print it."""
+        self.parents = ()  # its culprit is known, and those between would live on with it
         if self.told:
             self.fact, self.inputs, self.trail, self.details = None, {}, [], []
 
@@ -74,10 +76,15 @@ class OpBirth:
         """Whether a GradScaler judges it: a gradient, or the loss times the scale."""
         return self.phase in ("backward", "optimizer") or bool(self.call.bits & int(CallBit.SCALES))
 
+    def __post_init__(self) -> None:
+        # Once: a chain of births as long as the training, with two parents each, has more paths than anybody can walk.
+        older = [parent.culprit for parent in self.parents]
+        self.eldest = min(older, key=lambda b: b.seq) if older and min(b.seq for b in older) < self.seq else None
+
     @property
     def culprit(self) -> OpBirth:
         """The earliest birth it goes back to."""
-        return min((self, *(p.culprit for p in self.parents)), key=lambda b: b.seq) if self.parents else self
+        return self if self.eldest is None else self.eldest
 
 
 def fresh_bits(made: int, given: int) -> int:

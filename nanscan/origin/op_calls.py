@@ -80,6 +80,7 @@ class Holds(IntFlag):
 class Detail(IntEnum):
     """What output_index of a detail record says when it is not the ordinal of one of the call's tensors."""
 
+    COUNTS = 0x8000  # the first of those that are ordinals of the call's tensors of integers
     NUMBER = 0xFFFF  # an argument that is a Python number
     SAVED = 0xFFFE  # a value that an autograd node had saved of its forward
     BEHIND = 0xFFFC  # the node inside which this one was made: double backward
@@ -136,7 +137,8 @@ def calls_in(records: np.ndarray) -> tuple[list[OpCall], list[Any]]:
     for rec, (number, flags) in zip(others, keys, strict=True):
         owner = calls.get(number) if number else None
         if owner is None:
-            rest.append(rec)
+            if not flags & int(Flag.DETAIL):  # the names it gives are not sites
+                rest.append(rec)
         elif flags & int(Flag.DETAIL):
             owner.details.append(rec)
         elif flags & int(Flag.LINK):

@@ -8,7 +8,7 @@ from typing import Any
 
 from nanscan.origin.narrate import ShapeOf
 from nanscan.origin.op_births import OpBirth, record_bits
-from nanscan.origin.op_calls import MAX_CALL_INPUTS, CallBit, Detail, OpCall
+from nanscan.origin.op_calls import BAD, CallBit, Detail, OpCall
 from nanscan.record import Flag, LinkCode, stats_from_record
 from nanscan.sites import NO_SITE, SiteTable
 from nanscan.why import Arg, Past, Situation
@@ -60,6 +60,9 @@ class Situations:
             selected=birth.selected,
             lost=birth.lost_at is not None and not birth.selected,
             scaling=bool(call.bits & int(CallBit.SCALES)),
+            given_bad=bool(call.in_bits & BAD),
+            escaped=birth.escaped is not None,
+            updating=bool(call.bits & int(CallBit.WRITES_PARAM)),
             constant=bool(call.bits & int(CallBit.CONSTANT)),
             compiled=self._compiled(),
             behind=self._behind(birth.details),
@@ -96,7 +99,7 @@ class Situations:
         named: dict[int, str] = {}
         for rec in details:
             slot = int(rec["output_index"])
-            if slot < MAX_CALL_INPUTS:
+            if slot < Detail.COUNTS:
                 named[slot] = self._op_name(int(rec["site"]))
         with_part = {int(r["output_index"]) for r in details if int(r["flags"]) & int(Flag.INPUT)}
         return dict(sorted(named.items(), key=lambda item: item[0] not in with_part))

@@ -18,7 +18,9 @@ def what_hides_it() -> str | None:
     try:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
-            if frame.f_code.co_varnames[:1] == ("self",) and _filters(frame.f_locals.get("self")):
+            # Asking a frame for its locals may keep them all alive until it ends: not the user's own.
+            theirs = str(frame.f_globals.get("__name__", "")).startswith("transformers.")
+            if theirs and frame.f_code.co_varnames[:1] == ("self",) and _filters(frame.f_locals.get("self")):
                 return "Trainer logs hide it: logging_nan_inf_filter=True replaces NaN losses in the log"
             frame = frame.f_back
     except Exception:  # somebody's attribute may do anything

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from nanscan.why.rule import Evidence, Rule, Verdict
 from nanscan.why.rules import ALL
+from nanscan.why.rules.overflow import OVERFLOWS
 from nanscan.why.situation import Situation
 from nanscan.why.words import known_facts
 
 RULES: tuple[Rule, ...] = tuple(sorted(ALL, key=lambda rule: rule.id))
-CAUSES: tuple[str, ...] = (*dict.fromkeys(rule.cause for rule in RULES), "unknown")
+CAUSES: tuple[str, ...] = (*dict.fromkeys((*(rule.cause for rule in RULES), *OVERFLOWS)), "unknown")
 """The closed vocabulary of `Event.cause`."""
 
 FAMILIES = {
@@ -48,9 +49,10 @@ def explain(situation: Situation) -> Verdict:
     if not causes:
         return Verdict(evidence=(*known_facts(situation), *extra), others=tuple(one.cause for one, _ in beside))
     best, evidence = causes[0]
+    cause = best.cause if best.cause_of is None else best.cause_of(situation)
     others = dict.fromkeys(one.cause for one, _ in (*causes[1:], *beside) if one.cause != best.cause)
     remedy = beside[0][0].remedy if beside and beside[0][0].rank > best.rank else best.remedy
-    return Verdict(best.cause, best.id, (*evidence, *extra), remedy, tuple(others))
+    return Verdict(cause, best.id, (*evidence, *extra), remedy, tuple(others))
 
 
 def _matches(situation: Situation) -> Iterator[tuple[Rule, Evidence]]:

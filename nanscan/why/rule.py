@@ -24,6 +24,7 @@ class Rule:
         rank: when several rules apply the highest names the cause, and the others are listed. 50 for a rule that looks
             at the op and its arguments; more for one that knows better; below 35 for one that would fit many ops, and
             is left out where any other applies. A companion of a higher rank than the winner's gives the remedy.
+        cause_of: a more exact name for some situations (the overflow of another element type).
         companion: says something beside the cause (where the value was hidden, say), and never names it itself.
     """
 
@@ -35,6 +36,7 @@ class Rule:
     example: str
     rank: int = 50
     companion: bool = False
+    cause_of: Callable[[Situation], str] | None = None
     ops: frozenset[str] = frozenset()
     """Bare names of the ops, or of the forward ops of the autograd nodes, that it may apply to; empty for any."""
 

@@ -72,6 +72,8 @@ class Situation:
         made_of: the births that it goes back to (a NaN out of somebody's Inf), as situations.
         went: bare names of the ops that read the value afterwards, in order.
         selected, lost: whether a selection (where, masked_fill), or arithmetic (x / inf), swallowed it.
+        given_bad: something it read was bad, also where no statistics are left of it (written in place).
+        escaped: the value got out: into a loss, a gradient, the model's output. updating: the call writes a parameter.
         trap: the value was selected away, and came back through the backward of the op that made it.
         scaling: a GradScaler was multiplying the loss. constant: a non-finite Python number was passed.
         tensor: the parameter or buffer it sits in. others_bad: how many other parameters and buffers were bad before
@@ -96,6 +98,9 @@ class Situation:
     selected: bool = False
     lost: bool = False
     trap: bool = False
+    given_bad: bool = False
+    escaped: bool = False
+    updating: bool = False
     scaling: bool = False
     constant: bool = False
     tensor: str | None = None
@@ -112,7 +117,7 @@ class Situation:
     @property
     def clean(self) -> bool:
         """Whether everything it read was finite, as far as that is on record."""
-        return all(not stats.nonfinite for stats in self.inputs) and not self.made_of
+        return not self.given_bad and all(not stats.nonfinite for stats in self.inputs) and not self.made_of
 
     @property
     def in_node(self) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from nanscan.record import DType, TensorStats
 from nanscan.why.situation import Arg, Situation
 
-HALF = (DType.F16, DType.F8_E4M3FN, DType.F8_E5M2, DType.F8_E4M3FNUZ, DType.F8_E5M2FNUZ)
+NARROW = (DType.F16, DType.F8_E4M3FN, DType.F8_E5M2, DType.F8_E4M3FNUZ, DType.F8_E5M2FNUZ)
 
 
 def number(x: float) -> str:
@@ -80,6 +80,12 @@ def _met(
         return number(at) if one(at) else None
     stats = arg.seen
     return words(stats) if stats is not None and some(stats) else None
+
+
+def overwritten(arg: Arg | None, must_be: str) -> str | None:
+    """What an argument that the op wrote over must have been; None if it can still be looked at."""
+    gone = arg is not None and arg.value is None and arg.seen is None
+    return f"{must_be} (it wrote over it: nothing else gives that)" if gone else None
 
 
 def limit_of(dtype: DType) -> str:

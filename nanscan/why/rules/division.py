@@ -5,7 +5,7 @@ from __future__ import annotations
 from nanscan.record import DType
 from nanscan.why.rule import Evidence, Rule, ops
 from nanscan.why.situation import Arg, Situation
-from nanscan.why.words import number, zero
+from nanscan.why.words import number, overwritten, zero
 
 _QUOTIENTS = ops("div true_divide divide floor_divide remainder fmod _foreach_div addcdiv _foreach_addcdiv")
 _INVERSES = ops("reciprocal rsqrt _foreach_reciprocal _foreach_rsqrt")
@@ -22,7 +22,7 @@ _NODES = ops(
 
 def _divided(s: Situation) -> Evidence | None:
     divisor = s.arg("other", "tensor2", "tensors2")
-    if s.in_node or not (seen := zero(divisor)) or (s.phase == "optimizer" and s.dtype is DType.F16):
+    if s.in_node or not (seen := zero(divisor)) or (s.updating and s.dtype is DType.F16):
         return None  # an update in float16 has a rule of its own
     top = s.arg("self" if "addcdiv" not in s.name else "tensor1", "tensors1")
     return (_quotient(top, divisor, seen, s),)
@@ -30,26 +30,35 @@ def _divided(s: Situation) -> Evidence | None:
 
 def _quotient(top: Arg | None, divisor: Arg | None, seen: str, s: Situation) -> str:
     if top is not None and top.at is not None and divisor is not None and divisor.at is not None:
-        return f"{number(top.at)} / {number(divisor.at)} is {'NaN' if not top.at else 'Inf'}"
+        if s.name in ("remainder", "fmod", "floor_divide") or not top.at:
+            made = "NaN"
+        else:
+            made = {"+inf": "+Inf", "-inf": "-Inf"}[s.kinds[0]] if len(s.kinds) == 1 and s.inf else "Inf"
+        return f"{number(top.at)} / {number(divisor.at)} is {made}"
     what = "the divisor is 0 there" if divisor is not None and divisor.at is not None else f"the divisor holds {seen}"
     return f"{what}, so the result is {'NaN: 0 / 0' if s.nan else 'Inf'}"
 
 
 def _half(s: Situation) -> Evidence | None:
     """In float16 an eps that was meant to prevent this may have rounded to 0."""
-    seen = _divided(s) or _inverted(s)
+    seen = _inverted(s) if s.name in _INVERSES else _divided(s)
     return (*seen, "in float16 an eps below 3e-08 is 0") if seen and s.dtype is DType.F16 else None
 
 
 def _inverted(s: Situation) -> Evidence | None:
     seen = None if s.in_node or not s.inf else zero(s.arg("self"))
+    if seen is None and s.inf and not s.in_node and s.clean:
+        seen = overwritten(s.arg("self"), "0, or next to it")
     return (f"{s.name} was given {seen}",) if seen else None
 
 
 def _negative_power(s: Situation) -> Evidence | None:
     power = s.kept("exponent") if s.in_node else s.arg("exponent")
     base = s.kept("self") if s.in_node else s.arg("self")
-    if power is None or power.at is None or power.at >= 0 or not (seen := zero(base)):
+    if power is None or power.at is None or power.at >= 0:
+        return None
+    seen = zero(base) or (overwritten(base, "0, or next to it") if s.inf and s.clean and not s.in_node else None)
+    if seen is None:
         return None
     return (f"{seen} was raised to the power {number(power.at)}",)
 
@@ -63,6 +72,9 @@ def _normalised(s: Situation) -> Evidence | None:
     spread = (
         s.arg("running_var") if "no_training" in s.name or s.name == "native_batch_norm" else s.arg("self", "input")
     )
+    size = max((stats.absmax for stats in s.inputs if stats.finite), default=0.0)
+    if size * size > s.dtype.max_finite:
+        return None  # an overflow inside may be behind it
     held = (
         ""
         if spread is None or spread.whole is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nanscan.why.rule import Evidence, Rule, ops
 from nanscan.why.situation import Situation
-from nanscan.why.words import above, at_size, below, beyond, negative, number, zero
+from nanscan.why.words import above, at_size, below, beyond, negative, number, overwritten, zero
 
 _LOGS = ops("log log2 log10 log1p xlogy special_xlogy logit special_logit")
 _DETERMINANTS = ops("_linalg_slogdet linalg_slogdet slogdet logdet")
@@ -29,7 +29,7 @@ def _log_of_zero(s: Situation) -> Evidence | None:
     for pole in (low, high):
         if pole is not None and x.at == pole:
             return (f"{s.name} was given {number(pole)}, where it is {'-' if pole == low else '+'}Inf",)
-    if x.at is None and low == 0 and (seen := zero(x)):
+    if x.at is None and low == 0 and (seen := zero(x) or (overwritten(x, "0") if s.clean else None)):
         return (f"{s.name} was given {seen}, where it is -Inf",)
     return None
 
@@ -42,6 +42,7 @@ def _log_of_negative(s: Situation) -> Evidence | None:
         return None
     name, low, high = _log_argument(s)
     seen = below(s.arg(name), low) or (above(s.arg(name), high) if high is not None else None)
+    seen = seen or (overwritten(s.arg(name), "a negative number") if s.clean else None)
     return (f"{s.name} was given {seen}, and has no real value there",) if seen else None
 
 
@@ -49,7 +50,7 @@ def _sqrt_of_negative(s: Situation) -> Evidence | None:
     if s.in_node or not s.nan:
         return None
     if s.name in ("sqrt", "rsqrt"):
-        seen = negative(s.arg("self"))
+        seen = negative(s.arg("self")) or (overwritten(s.arg("self"), "a negative number") if s.clean else None)
         return (f"{s.name} was given {seen}",) if seen else None
     variance = s.arg("running_var")
     if variance is not None and (seen := negative(variance)):
@@ -72,6 +73,8 @@ def _fractional_power(s: Situation) -> Evidence | None:
 
 def _arc_outside(s: Situation) -> Evidence | None:
     seen = None if s.in_node or not s.nan else beyond(s.arg("self"), 1.0)
+    if seen is None and s.nan and not s.in_node and s.clean:
+        seen = overwritten(s.arg("self"), "a number beyond 1")
     return (f"{s.name} was given {seen}, and ends at 1",) if seen else None
 
 
@@ -222,9 +225,9 @@ print(scanner.report())
             "special_zeta mvlgamma"
         ),
         when=_pole,
-        why="The function grows without bound towards this argument and is Inf there: lgamma and digamma at 0 and "
-        "at negative whole numbers, atanh and erfinv at 1. A parameter that underflowed to 0 is the usual way "
-        "in.",
+        why="The function grows without bound towards this argument and is Inf there: lgamma at 0 and at negative "
+        "whole numbers, digamma at 0, atanh and erfinv at 1. A parameter that underflowed to 0 is the usual "
+        "way in.",
         remedy="keep the argument off the pole: x.clamp_min(eps), or clamp(-1 + eps, 1 - eps)",
         example="""\
 import torch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nanscan.record import TensorStats
 from nanscan.why.rule import Evidence, Rule, ops
+from nanscan.why.rules.overflow import overflow_cause
 from nanscan.why.situation import Arg, Situation, bare
 from nanscan.why.words import at_size, infinite, number, zero
 
@@ -14,6 +15,7 @@ _STEEP = ops(
     "LinalgVectorNormBackward NormBackward HypotBackward AngleBackward SpecialEntrBackward ErfinvBackward "
     "LogitBackward"
 )
+_CHOICES = ops("where masked_fill index index_select masked_select select masked_scatter nan_to_num")
 _NORMS = ops(
     "LinalgVectorNormBackward NormBackward DistBackward CdistBackward EuclideanDistBackward "
     "PairwiseDistanceBackward RenormBackward LinalgMatrixNormBackward HypotBackward"
@@ -88,7 +90,7 @@ def _all_minus_inf(arg: Arg | None) -> bool:
 def _degenerate(s: Situation) -> Evidence | None:
     if not s.in_node:
         return None
-    values = s.kept("S", "eigenvalues", "L")
+    values = s.kept("S", "eigenvalues", *(("L",) if "Eig" in s.name else ()))
     stats = None if values is None else values.whole
     if stats is None:
         return ("the matrix is singular, or two of its values coincide",)
@@ -107,11 +109,13 @@ def _absolute(s: Situation) -> Evidence | None:
 
 
 def _branch(s: Situation) -> Evidence | None:
-    if s.trap:
+    if s.trap and _CHOICES.intersection(bare(op) for op in s.went):
         return ("its forward value was selected away, yet its backward ran: torch.where stops values, not gradients",)
     grad = s.kept("grad")
     if s.in_node and s.name in _STEEP and s.nan and grad is not None and grad.at == 0:
-        return ("the gradient that came in is 0 there, as torch.where sends it into what it did not choose",)
+        return (
+            "the gradient that came in is 0 there, as torch.where, relu or a mask sends it into what it did not choose",
+        )
     return None
 
 
@@ -126,7 +130,7 @@ def _zero_times_inf(s: Situation) -> Evidence | None:
 
 
 def _steep(s: Situation) -> Evidence | None:
-    if not s.in_node or not s.inf or s.nan or not s.clean or s.out is None or s.out.dtype == "float16":
+    if not s.in_node or not s.inf or s.nan or not s.clean or not set(s.saved) - {"grad"}:
         return None
     sizes = [(name, _size(arg)) for name, arg in s.saved.items()]
     known = [(name, stats) for name, stats in sizes if stats is not None and stats.absmax == stats.absmax]
@@ -329,6 +333,7 @@ print(scanner.report())
     Rule(
         id="NS411",
         cause="float32 overflow",
+        cause_of=overflow_cause,
         when=_steep,
         rank=20,
         why="The gradient formula multiplied or divided finite numbers and left the range of the element type. A "

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from nanscan.record import DType
 from nanscan.why.rule import Evidence, Rule, ops
-from nanscan.why.rules.overflow import grew_out
+from nanscan.why.rules.overflow import grew_out, overflow_cause
 from nanscan.why.situation import Situation
-from nanscan.why.words import HALF, limit_of, number
+from nanscan.why.words import NARROW, limit_of, number
 
 
 def _power(s: Situation) -> Evidence | None:
@@ -23,12 +23,28 @@ def _half_power(s: Situation) -> Evidence | None:
 
 
 def _full_power(s: Situation) -> Evidence | None:
-    return _power(s) if s.dtype not in HALF else None
+    return _power(s) if s.dtype not in NARROW else None
+
+
+_INVERSES = ops("reciprocal rsqrt pow")
+
+
+def _inverse(s: Situation) -> Evidence | None:
+    """1 / x, or x to a negative power, of something that is small and not 0."""
+    x, power = s.arg("self"), s.arg("exponent")
+    if s.in_node or not s.inf or not s.clean or x is None or not x.at:
+        return None
+    if s.name == "pow":
+        if power is None or power.at is None or power.at >= 0:
+            return None
+        return (f"{number(x.at)} to the power {number(power.at)} does not fit: {limit_of(s.dtype)}",)
+    return (f"{s.name} of {number(x.at)} does not fit: {limit_of(s.dtype)}",)
 
 
 def _quotient(s: Situation) -> Evidence | None:
-    divisor = s.arg("other")
-    top = s.arg("self")
+    if s.name in _INVERSES:
+        return _inverse(s)
+    divisor, top = s.arg("other"), s.arg("self")
     if s.in_node or not s.inf or not s.clean or divisor is None or not divisor.at or top is None or top.at is None:
         return None
     return (f"{number(top.at)} / {number(divisor.at)} does not fit: {limit_of(s.dtype)}",)
@@ -39,7 +55,7 @@ def _half_quotient(s: Situation) -> Evidence | None:
 
 
 def _full_quotient(s: Situation) -> Evidence | None:
-    return _quotient(s) if s.dtype not in HALF else None
+    return _quotient(s) if s.dtype not in NARROW else None
 
 
 def _sum(s: Situation) -> Evidence | None:
@@ -52,7 +68,7 @@ def _half_sum(s: Situation) -> Evidence | None:
 
 
 def _full_sum(s: Situation) -> Evidence | None:
-    return _sum(s) if s.dtype not in HALF and s.inf else None
+    return _sum(s) if s.dtype not in NARROW and s.inf else None
 
 
 RULES = (
@@ -77,6 +93,7 @@ print(scanner.report())
     Rule(
         id="NS206",
         cause="float32 overflow",
+        cause_of=overflow_cause,
         ops=ops("pow"),
         when=_full_power,
         why="A power of a large number leaves float32, which ends at 3.4e38: 1e20 squared is enough. The base has "
@@ -95,7 +112,7 @@ print(scanner.report())
     Rule(
         id="NS207",
         cause="fp16 overflow",
-        ops=ops("div true_divide"),
+        ops=ops("div true_divide") | _INVERSES,
         when=_half_quotient,
         why="The divisor is not 0, and so small that the quotient leaves float16, which ends at 65504. An eps of "
         "1e-6 is too small a guard in this type.",
@@ -114,7 +131,8 @@ print(scanner.report())
     Rule(
         id="NS208",
         cause="float32 overflow",
-        ops=ops("div true_divide"),
+        cause_of=overflow_cause,
+        ops=ops("div true_divide") | _INVERSES,
         when=_full_quotient,
         why="The divisor is not 0, and so small that the quotient leaves float32, which ends at 3.4e38. It is "
         "mostly something that should have been 0 or should have had an eps added.",
@@ -152,6 +170,7 @@ print(scanner.report())
     Rule(
         id="NS211",
         cause="float32 overflow",
+        cause_of=overflow_cause,
         ops=ops("AccumulateGrad"),
         when=_full_sum,
         why="Every gradient that arrived was finite and their sum in .grad is not. Numbers near 3.4e38 are the "

@@ -7,108 +7,36 @@ import math
 from nanscan.record import DType
 from nanscan.why.rule import Evidence, Rule, ops
 from nanscan.why.situation import Situation
-from nanscan.why.words import HALF, above, beyond, limit_of, number
+from nanscan.why.words import NARROW, above, beyond, limit_of, number, overwritten
 
 _EXPONENTIALS = ops("exp exp2 expm1 cosh sinh _foreach_exp _foreach_expm1 ExpBackward")
 _BASES = {"exp2": 2.0}
+# Ops that multiply many numbers: moderate ones are enough.
+_STEEP = ops("prod cumprod linalg_matrix_exp matrix_exp pow linalg_vector_norm norm linalg_matrix_power")
 # Ops that can make Inf or NaN out of moderate numbers: where one of these did, overflow is not the explanation.
-_WITH_POLES = frozenset(
-    [
-        "div",
-        "true_divide",
-        "divide",
-        "floor_divide",
-        "remainder",
-        "fmod",
-        "addcdiv",
-        "reciprocal",
-        "rsqrt",
-        "log",
-        "log2",
-        "log10",
-        "log1p",
-        "logit",
-        "xlogy",
-        "tan",
-        "atanh",
-        "erfinv",
-        "lgamma",
-        "digamma",
-        "polygamma",
-        "pow",
-        "float_power",
-        "acos",
-        "asin",
-        "acosh",
-        "sqrt",
-        "_softmax",
-        "_log_softmax",
-        "softmax",
-        "log_softmax",
-        "logsumexp",
-        "std",
-        "var",
-        "std_mean",
-        "var_mean",
-        "nll_loss_forward",
-        "nll_loss2d_forward",
-        "_ctc_loss",
-        "ctc_loss",
-        "_cudnn_ctc_loss",
-        "exp",
-        "exp2",
-        "expm1",
-        "cosh",
-        "sinh",
-        "_linalg_slogdet",
-        "linalg_slogdet",
-        "logdet",
-        "linalg_inv_ex",
-        "linalg_solve_ex",
-        "_linalg_solve_ex",
-        "special_ndtri",
-        "_foreach_div",
-        "_foreach_addcdiv",
-        "_foreach_reciprocal",
-        "_foreach_pow",
-        "_weight_norm_interface",
-        "special_xlogy",
-        "special_erfinv",
-        "special_zeta",
-        "mvlgamma",
-        "atan2",
-        "angle",
-        "masked_fill",
-        "full",
-        "fill",
-        "max",
-        "amax",
-        "min",
-        "amin",
-        "scatter_reduce",
-        "index_reduce",
-        "special_psi",
-        "special_gammaln",
-        "_foreach_rsqrt",
-        "_foreach_log",
-        "_foreach_log10",
-        "_foreach_log1p",
-        "_foreach_log2",
-        "_foreach_exp",
-        "_foreach_expm1",
-        "bernoulli",
-        "multinomial",
-        "where",
-        "special_logit",
-        "grid_sampler_2d",
-    ]
+_WITH_POLES = ops(
+    "div true_divide divide floor_divide remainder fmod addcdiv reciprocal rsqrt log log2 log10 log1p logit "
+    "xlogy tan atanh erfinv lgamma digamma polygamma pow float_power acos asin acosh sqrt _softmax _log_softmax "
+    "softmax log_softmax logsumexp nll_loss_forward nll_loss2d_forward _ctc_loss ctc_loss _cudnn_ctc_loss exp "
+    "exp2 expm1 cosh sinh _linalg_slogdet linalg_slogdet logdet linalg_inv_ex linalg_solve_ex _linalg_solve_ex "
+    "special_ndtri _foreach_div _foreach_addcdiv _foreach_reciprocal _foreach_pow _weight_norm_interface "
+    "special_xlogy special_erfinv special_zeta mvlgamma atan2 angle masked_fill full fill max amax min amin "
+    "scatter_reduce index_reduce special_psi special_gammaln _foreach_rsqrt _foreach_log _foreach_log10 "
+    "_foreach_log1p _foreach_log2 _foreach_exp _foreach_expm1 bernoulli multinomial where special_logit "
+    "grid_sampler_2d"
 )
-_CAUSES = {DType.F16: "fp16 overflow", DType.F64: "float64 overflow", DType.BF16: "bf16 overflow"}
+_NAMED = {
+    DType.F16: "fp16 overflow",
+    DType.F64: "float64 overflow",
+    DType.C128: "float64 overflow",
+    DType.BF16: "bf16 overflow",
+}
+OVERFLOWS = ("float32 overflow", "fp8 overflow", *dict.fromkeys(_NAMED.values()))
 
 
-def overflow_cause(dtype: DType) -> str:
-    """The name of an overflow of this element type."""
-    return "fp8 overflow" if dtype.torch_name.startswith("float8") else _CAUSES.get(dtype, "float32 overflow")
+def overflow_cause(s: Situation) -> str:
+    """The name of an overflow of the result's element type."""
+    return "fp8 overflow" if s.dtype.torch_name.startswith("float8") else _NAMED.get(s.dtype, "float32 overflow")
 
 
 def _exp(s: Situation) -> Evidence | None:
@@ -123,6 +51,7 @@ def _exp(s: Situation) -> Evidence | None:
             return None
         edge = math.log(limit) / math.log(base.value)
     seen = beyond(x, edge - 1) if s.name in ("cosh", "sinh") else above(x, edge - 1)
+    seen = seen or (overwritten(x, f"more than {edge:.4g}") if s.clean else None)
     return (f"{s.name} was given {seen}, and {s.dtype.torch_name} ends at {s.name}({edge:.4g})",) if seen else None
 
 
@@ -144,7 +73,11 @@ def grew_out(s: Situation) -> str | None:
     logs = sorted((math.log(max(stats.absmax, 1e-300)) for _, stats in known), reverse=True)
     # A generous bound: the two largest factors, squared once more, times the number of terms.
     terms = max((stats.numel for _, stats in known), default=1)
-    if logs and 2 * sum(max(x, 0.0) for x in logs[:2]) + math.log(max(terms, 1)) + 1 < math.log(limit):
+    if (
+        s.name not in _STEEP
+        and logs
+        and 2 * sum(max(x, 0.0) for x in logs[:2]) + math.log(max(terms, 1)) + 1 < math.log(limit)
+    ):
         return None
     shown = ", ".join(f"{name} {number(stats.absmax)}" for name, stats in known[:3])
     finite = "" if s.out is None or not s.out.finite else f"; the rest of the result goes up to {number(s.out.absmax)}"
@@ -162,7 +95,7 @@ def _half(s: Situation) -> Evidence | None:
 
 def _by_headroom(s: Situation) -> Evidence | None:
     """At module level no op is known: what is left of the result has to be near the limit."""
-    if s.out is None or s.dtype not in HALF or not s.inf or s.nan or not s.clean or s.out.finite == 0:
+    if s.out is None or s.dtype not in NARROW or not s.inf or s.nan or not s.clean or s.out.finite == 0:
         return None
     part = s.out.absmax / s.dtype.max_finite
     return (
@@ -173,7 +106,7 @@ def _by_headroom(s: Situation) -> Evidence | None:
 
 
 def _full(s: Situation) -> Evidence | None:
-    if s.in_node or s.dtype in HALF or not s.inf or not _fits_arithmetic(s):
+    if s.in_node or s.dtype in NARROW or not s.inf or not _fits_arithmetic(s):
         return None
     seen = grew_out(s)
     return (seen,) if seen else None
@@ -182,7 +115,7 @@ def _full(s: Situation) -> Evidence | None:
 def _constant(s: Situation) -> Evidence | None:
     limit = s.dtype.max_finite
     for arg in s.args.values():
-        if isinstance(arg.value, float) and limit < abs(arg.value) < math.inf and s.inf and s.dtype in HALF:
+        if isinstance(arg.value, float) and limit < abs(arg.value) < math.inf and s.inf and s.dtype in NARROW:
             return (f"the number {number(arg.value)} does not fit: {limit_of(s.dtype)}",)
     return None
 
@@ -234,6 +167,7 @@ print(scanner.report())
     Rule(
         id="NS203",
         cause="float32 overflow",
+        cause_of=overflow_cause,
         when=_full,
         rank=30,
         why="The result does not fit: float32 and bfloat16 end at 3.4e38. Finite numbers of such a size are "

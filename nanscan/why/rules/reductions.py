@@ -22,6 +22,7 @@ _ATTENTIONS = ops(
 )
 _PRODUCTS = ops("mul _foreach_mul multiply addcmul _foreach_addcmul lerp _foreach_lerp")
 _MATRIX = ops("mm bmm addmm baddbmm mv addmv dot linear matmul convolution einsum mkldnn_linear _mkl_linear conv2d")
+_FACTORS = ops("self mat1 mat2 batch1 batch2 vec other tensor input weight")
 _DIFFERENCES = ops(
     "add sub sum cumsum logcumsumexp _foreach_add _foreach_sub mean rsub native_layer_norm native_batch_norm "
     "native_group_norm std var var_mean std_mean diff index_add scatter_add logsumexp mse_loss l1_loss "
@@ -84,14 +85,23 @@ def _zero_times_inf(s: Situation) -> Evidence | None:
     if s.in_node or not s.nan:
         return None
     args = list(s.args.values())
+    if s.name in _MATRIX:
+        return _blank_factor(s)
     for arg in args:
         others = [other for other in args if other is not arg]
         if (bad := infinite(arg)) and (blank := next((z for o in others if (z := zero(o))), None)):
-            where = "there" if arg.at is not None else "in the row and column that meet there"
-            return (f"{arg.name} is {bad} and its factor {blank} {where}: the product is NaN",)
+            return (f"{arg.name} is {bad} and its factor {blank} there: the product is NaN",)
     if args and any(arg.at == 0 for arg in args) and any(m.inf for m in s.made_of):
         return (f"{s.name} multiplied an Inf by 0",)
     return None
+
+
+def _blank_factor(s: Situation) -> Evidence | None:
+    """A matrix product is 0 * Inf for certain where one factor is nothing but zeros."""
+    factors = [(arg, arg.seen) for name, arg in s.args.items() if name in _FACTORS]
+    blank = [arg.name for arg, stats in factors if stats is not None and 0 < stats.zero == stats.numel]
+    bad = next((seen for arg, _ in factors if (seen := infinite(arg))), None)
+    return (f"{blank[0]} is all 0 there, and the other factor holds {bad}",) if blank and bad else None
 
 
 def _inf_minus_inf(s: Situation) -> Evidence | None:
@@ -100,10 +110,7 @@ def _inf_minus_inf(s: Situation) -> Evidence | None:
     if s.name in _MATRIX:
         args = list(s.args.values())
         bad = next((f"{arg.name} holds {seen}" for arg in args if (seen := infinite(arg))), None)
-        blank = any(zero(arg) for arg in args if not infinite(arg))
-        return (
-            (f"{bad}, and the products with weights of both signs cancel to Inf - Inf",) if bad and not blank else None
-        )
+        return (f"{bad}: its products with the other factor are 0 * Inf, or Inf - Inf in the sum",) if bad else None
     if s.name not in _DIFFERENCES:
         return None
     bad_args = [(arg.name, seen) for arg in s.args.values() if (seen := infinite(arg))]

@@ -11,12 +11,13 @@ from nanscan.why.situation import Situation
 from nanscan.why.words import limit_of, number, zero
 
 _UPDATES = ops("addcdiv _foreach_addcdiv div _foreach_div _fused_adam _fused_adamw _fused_adagrad")
-_NORMS = ops("_foreach_norm linalg_vector_norm norm stack sum _foreach_pow pow")
+_NORMS = ops("_foreach_norm linalg_vector_norm")
+_SCALED = 1024.0  # no loss of a mean has a gradient of that size by itself
 _TOLERABLE = 1e-7  # half of float16's smallest number: what is less rounds to 0
 
 
 def _eps(s: Situation) -> Evidence | None:
-    if s.phase != "optimizer" or s.dtype is not DType.F16 or not s.clean:
+    if s.phase != "optimizer" or not s.updating or s.dtype is not DType.F16 or not s.clean:
         return None
     divisor = s.arg("tensor2", "tensors2", "other", "exp_avg_sqs")
     eps = s.arg("eps")
@@ -27,7 +28,7 @@ def _eps(s: Situation) -> Evidence | None:
 
 
 def _rate(s: Situation) -> Evidence | None:
-    if s.phase != "optimizer":
+    if s.phase != "optimizer" or not s.updating:
         return None
     for name, arg in s.args.items():
         if isinstance(arg.value, float) and not math.isfinite(arg.value):
@@ -53,11 +54,9 @@ def _scale(s: Situation) -> Evidence | None:
         return None
     grad = s.kept("grad")
     came = grad.whole.absmax if grad is not None and grad.whole is not None else None
-    return (
-        (f"a float16 gradient left its range: max|g| that came in {number(came)}, {limit_of(s.dtype)}",)
-        if came
-        else None
-    )
+    if came is None or came < _SCALED:
+        return None
+    return (f"a float16 gradient left its range: max|g| that came in {number(came)}, {limit_of(s.dtype)}",)
 
 
 def _grew(s: Situation) -> Evidence | None:
@@ -156,6 +155,7 @@ print(scanner.report())
         cause="lr too high",
         when=_grew,
         companion=True,
+        rank=20,
         why="What this op makes has grown step after step before it overflowed. Growth by a factor per step is "
         "mostly a learning rate above the stable one, or missing clipping.",
         remedy="a lower lr, warm-up, or clip_grad_norm_; then look at the op itself",

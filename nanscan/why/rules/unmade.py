@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nanscan.why.rule import Evidence, Rule
 from nanscan.why.situation import Situation
-from nanscan.why.words import number
+from nanscan.why.words import NARROW, number
 
 _GARBAGE = 1e30  # no initialisation gives numbers like that
 
@@ -20,7 +20,8 @@ def _never_filled(s: Situation) -> Evidence | None:
         return None
     if s.out.finite == 0 and s.out.numel > 1:
         return (f"all {s.out.numel} elements of {s.tensor} were bad from the start, and no other parameter was",)
-    if s.out.absmax > _GARBAGE or s.out.subnormal:
+    raw = s.dtype not in NARROW and s.out.subnormal * 20 > s.out.numel
+    if s.dtype not in NARROW and (s.out.absmax > _GARBAGE or raw):
         return (f"what is finite of {s.tensor} goes up to {number(s.out.absmax)}, {s.out.subnormal} of it subnormal",)
     return None
 
@@ -28,9 +29,7 @@ def _never_filled(s: Situation) -> Evidence | None:
 def _written(s: Situation) -> Evidence | None:
     if s.role != "external" or s.last_clean is None:
         return None
-    return (
-        "numpy, ctypes or an extension that shares this memory wrote there, and no PyTorch op did: this one only reads it",
-    )
+    return ("numpy, ctypes or an extension that shares this memory wrote there; this op only reads it",)
 
 
 def _data(s: Situation) -> Evidence | None:
@@ -61,7 +60,7 @@ def _custom(s: Situation) -> Evidence | None:
 
 
 def _lost(s: Situation) -> Evidence | None:
-    if not s.lost or "+inf" not in s.kinds or s.phase == "optimizer":
+    if not s.lost or s.escaped or s.trap or "+inf" not in s.kinds or s.phase == "optimizer":
         return None
     return ("arithmetic turned its +Inf into a finite number, so no NaN will ever show it",)
 

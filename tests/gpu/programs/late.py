@@ -107,9 +107,10 @@ def start() -> Late | None:
 
 
 def plain(event: Event) -> dict[str, Any]:
-    """An event without what may differ between devices: the time, the device, and numbers of records."""
+    """An event without what may differ between devices: the time, the device, numbers of records, and which of the
+    modules that return the same tensor is named as the last good one."""
     facts = event.to_dict()
-    for name in ("time", "device", "seq"):
+    for name in ("time", "device", "seq", "clean_before"):
         del facts[name]
     return facts
 
