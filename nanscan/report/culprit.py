@@ -207,7 +207,7 @@ def remedy_words(event: Event, otherwise: str) -> str:
     if event.rule is None:
         return event.remedy or otherwise
     # A companion may have given the remedy: then its page is the one to read.
-    source = next((one.id for one in RULES if one.remedy == event.remedy), event.rule)
+    source = next((one.id for one in RULES if one.companion and one.remedy == event.remedy), event.rule)
     command = f"nanscan explain {source}"
     return f"{event.remedy}; {command} shows an example" if event.remedy else f"{command} says what to do"
 
