@@ -11,8 +11,8 @@ import pytest
 
 from nanscan.report.causes import sentences
 from nanscan.why import CAUSES, RULES, Rule, rule
-from nanscan.why.rules.overflow import OVERFLOWS
 from nanscan.why.catalogue import FAMILIES
+from nanscan.why.rules.overflow import OVERFLOWS
 
 CASES = sorted((Path(__file__).parents[1] / "cases").glob("c[0-9]*_*.py"))
 MAX_REMEDY = 90
