@@ -61,7 +61,7 @@ class TestOpLevel:
         read = line_of("return h + out")
         assert (first.role, first.op, first.last_clean) == ("external", "aten::add", f"mix, {written}")
         assert read in first.source
-        assert first.evidence[:2] == (
+        assert first.evidence[2:4] == (
             f"finite when last written at mix, {written}, non-finite when read at aten::add in mix, {read}, "
             "no observed write in between",
             f"in between the source calls: self.ext.smooth_into(h.detach(), out) (line {called.partition(':')[2]})",

@@ -96,7 +96,9 @@ def test_the_user_is_told_once_and_in_the_report(monkeypatch: pytest.MonkeyPatch
     with pytest.warns(nanscan.NanscanWarning, match="read by somebody"):
         scanner = nanscan.enable(torch.nn.Linear(2, 2), on_anomaly="record")
     with scanner:
-        assert scanner.coverage["notes"] == ["read by somebody", "that somebody failed"]
+        # Where the CUDA library was built it says besides that there is no such device.
+        told = [note for note in scanner.coverage["notes"] if "somebody" in note]
+        assert told == ["read by somebody", "that somebody failed"]
         assert scanner.report().count("read by somebody") == 1
 
 
