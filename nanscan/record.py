@@ -7,6 +7,7 @@ Needs numpy only: a log can be read where torch is not installed.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Any, Literal
@@ -181,6 +182,11 @@ class TensorStats:
     def nonfinite(self) -> int:
         """How many elements are NaN or Inf."""
         return self.nan + self.posinf + self.neginf
+
+    def counted(self, number: Callable[[int], str] = str) -> str:
+        """``3 NaN, 1 -Inf``: what is bad in it; `number` words the counts."""
+        kinds = ((self.nan, "NaN"), (self.posinf, "+Inf"), (self.neginf, "-Inf"))
+        return ", ".join(f"{number(n)} {name}" for n, name in kinds if n)
 
     @property
     def finite(self) -> int:

@@ -97,31 +97,24 @@ std::vector<int64_t> dims_of(const RunningCall& call) {
   return dims;
 }
 
-// Where a tensor stands among the arguments.
-struct Seat {
-  uint16_t argument;
-  uint16_t item;
-  bool listed;
-};
-
-std::optional<Place> place_in(const RunningCall& call, const at::Tensor& t, const Seat& seat, const CallOutput& out,
+// Of a list, `t` is the tensor of the result's place: the caller sees to that.
+std::optional<Place> place_in(const RunningCall& call, const at::Tensor& t, uint32_t argument, const CallOutput& out,
                               const Place& place) {
   const OpInfo& info = *call.info;
   const at::IntArrayRef sizes = out.tensor.sizes();
   switch (info.relation) {
     case Relation::kElement:
-      if (seat.listed && seat.item != out.item) return std::nullopt;
       return element_place(t, sizes, place);
     case Relation::kAlong:
-      if (seat.argument != 0) return std::nullopt;
+      if (argument != 0) return std::nullopt;
       return row_place(t, dims_of(call), sizes, place);
     case Relation::kProduct: {
       const uint32_t first = info.product_argument;
-      if (seat.argument < first) return element_place(t, sizes, place);
-      return seat.argument <= first + 1 ? factor_place(t, seat.argument == first, place) : std::nullopt;
+      if (argument < first) return element_place(t, sizes, place);
+      return argument <= first + 1 ? factor_place(t, argument == first, place) : std::nullopt;
     }
     case Relation::kItem:
-      return seat.item == out.item ? std::optional<Place>(Place(t.dim(), kWhole)) : std::nullopt;
+      return Place(t.dim(), kWhole);
     case Relation::kNone: break;
   }
   return std::nullopt;
@@ -146,20 +139,12 @@ Record detail(uint32_t slot, uint32_t name, uint16_t flags) {
 void add_statistics(const at::Tensor& t, uint32_t slot, uint32_t name, uint16_t flags, uint32_t shape, std::vector<Record>& details) {
   Record rec{};
   if (!scanned(scan_tensor(t, rec))) return;
-  const Record head = detail(slot, name, flags);
-  rec.site = head.site;
-  rec.flags |= head.flags;
-  rec.output_index = head.output_index;
-  rec.device = head.device;
+  rec.site = name;
+  rec.flags |= static_cast<uint16_t>(flags | kFlagDetail | kFlagOp);
+  rec.output_index = static_cast<uint16_t>(slot);
+  rec.device = -1;
   rec.shape = shape;
   details.push_back(rec);
-}
-
-bool element_at(const at::Tensor& t, const CallOutput& out, const Place& place, at::Tensor& view) {
-  const auto own = element_place(t, out.tensor.sizes(), place);
-  if (!own || t.numel() == 0) return false;
-  view = view_at(t, *own);
-  return view.defined();
 }
 
 }  // namespace
@@ -203,8 +188,8 @@ void describe_arguments(Session& session, const RunningCall& call, const CallOut
     rec.shape = session.shapes.id_of(t.sizes());
     details.push_back(rec);
   };
-  const auto part_of = [&](const at::Tensor& t, const Seat& seat) {
-    const auto own = placed ? place_in(call, t, seat, out, place) : std::nullopt;
+  const auto part_of = [&](const at::Tensor& t, uint32_t argument) {
+    const auto own = placed ? place_in(call, t, argument, out, place) : std::nullopt;
     return own ? view_at(t, *own) : at::Tensor();
   };
   // Of lists (foreach, fused), the tensors of the bad result's place only.
@@ -215,7 +200,7 @@ void describe_arguments(Session& session, const RunningCall& call, const CallOut
     const auto slot = static_cast<uint32_t>(i);
     introduce(in.tensor, slot, in.argument);
     if (in.written) continue;  // what it was given is gone
-    const at::Tensor part = part_of(in.tensor, {in.argument, in.item, in.listed});
+    const at::Tensor part = part_of(in.tensor, in.argument);
     if (part.defined()) add_statistics(part, slot, name(in.argument), kFlagInput, 0, details);
   }
   for (size_t i = 0; i < call.counts.size() && i < kMaxCallInputs; ++i) {
@@ -225,18 +210,17 @@ void describe_arguments(Session& session, const RunningCall& call, const CallOut
     introduce(in.tensor, slot, in.argument);
     if (in.tensor.numel() > kMostCounts) continue;
     add_statistics(as_numbers(in.tensor), slot, name(in.argument), kFlagParam, session.shapes.id_of(in.tensor.sizes()), details);
-    const at::Tensor part = part_of(in.tensor, {in.argument, in.item, in.listed});
+    const at::Tensor part = part_of(in.tensor, in.argument);
     if (part.defined()) add_statistics(as_numbers(part), slot, name(in.argument), kFlagInput, 0, details);
   }
 }
 
 void describe_tensor(Session& session, uint32_t name, const at::Tensor& t, const CallOutput& out, std::vector<Record>& details) {
   add_statistics(t, kDetailSaved, name, kFlagParam, session.shapes.id_of(t.sizes()), details);
-  if (out.record.first_bad < 0 || out.tensor.numel() == 0) return;
-  at::Tensor view;
-  if (element_at(t, out, place_of(first_bad(out), out.tensor.sizes()), view)) {
-    add_statistics(view, kDetailSaved, name, kFlagInput, 0, details);
-  }
+  if (out.record.first_bad < 0 || out.tensor.numel() == 0 || t.numel() == 0) return;
+  const auto own = element_place(t, out.tensor.sizes(), place_of(first_bad(out), out.tensor.sizes()));
+  const at::Tensor element = own ? view_at(t, *own) : at::Tensor();
+  if (element.defined()) add_statistics(element, kDetailSaved, name, kFlagInput, 0, details);
 }
 
 void describe_numbers(uint32_t name, const std::vector<double>& numbers, std::vector<Record>& details) {

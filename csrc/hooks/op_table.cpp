@@ -48,7 +48,7 @@ bool torchs_own(const std::string& ns) { return ns == "aten" || ns == "prim" || 
 
 void relate(OpInfo& info, const c10::FunctionSchema& schema, const c10::OperatorHandle* handle) {
   const auto& arguments = schema.arguments();
-  bool factors = false, list = false;
+  bool factors = false;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& name = arguments[i].name();
     info.arguments.push_back(name_id(name.c_str()));
@@ -59,7 +59,6 @@ void relate(OpInfo& info, const c10::FunctionSchema& schema, const c10::Operator
       factors = true;
       info.product_argument = static_cast<uint16_t>(i - 1);
     }
-    list = list || arguments[i].type()->kind() == c10::TypeKind::ListType;
   }
   const bool foreach = info.name.find("::_foreach_") != std::string::npos;
   if (factors) info.relation = Relation::kProduct;
@@ -78,24 +77,23 @@ OpInfo describe(const c10::OperatorName& op, const c10::FunctionSchema& schema) 
   // A plain m.def("f", &f) registers as a composite too, yet it is the user's op and nothing inside it has a name.
   if (handle && ns && torchs_own(std::string(*ns)) &&
       handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
-    info.rules |= kOpTransparent;
+    info.own_rules |= kOpTransparent;
   }
   relate(info, schema, handle ? &*handle : nullptr);
   const auto& arguments = schema.arguments();
-  bool all_alias = !schema.returns().empty();
-  for (const auto& r : schema.returns()) all_alias = all_alias && r.alias_info() != nullptr && !r.alias_info()->isWrite();
-  for (const auto& a : arguments) all_alias = all_alias && (a.alias_info() == nullptr || !a.alias_info()->isWrite());
-  if (all_alias || (ns && *ns == "nanscan")) info.rules |= kOpLook;  // our own look inside compiled graphs
-  info.own_rules = info.rules;
   const auto rule = rules_by_name.find(op.name);
-  if (rule != rules_by_name.end()) info.rules |= rule->second;
-  const bool overwrites = (info.rules & (kOpConstant | kOpOverwrites)) != 0;
+  const uint32_t given = rule == rules_by_name.end() ? 0 : rule->second;
+  const bool overwrites = (given & (kOpConstant | kOpOverwrites)) != 0;
   for (size_t i = 0; i < arguments.size() && i < 64; ++i) {
     const auto* alias = arguments[i].alias_info();
     if (alias == nullptr || !alias->isWrite()) continue;
     info.written |= 1ull << i;
     if (overwrites || arguments[i].is_out()) info.overwritten |= 1ull << i;
   }
+  bool all_alias = !schema.returns().empty() && info.written == 0;
+  for (const auto& r : schema.returns()) all_alias = all_alias && r.alias_info() != nullptr && !r.alias_info()->isWrite();
+  if (all_alias || (ns && *ns == "nanscan")) info.own_rules |= kOpLook;  // our own look inside compiled graphs
+  info.rules = info.own_rules | given;
   const auto legal = legal_by_name.find(op.name);
   if (legal != legal_by_name.end()) info.legal = legal->second;
   return info;

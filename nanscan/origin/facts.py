@@ -26,6 +26,11 @@ _INPUT, _PARAM, _LINK, _ENTER = int(Flag.INPUT), int(Flag.PARAM), int(Flag.LINK)
 _RECOMPUTE, _TOP, _CHANGED, _KNOWN = int(Flag.RECOMPUTE), int(Flag.TOP), int(Flag.CHANGED), int(Flag.KNOWN)
 
 
+def kinds_of(bits: int) -> tuple[str, ...]:
+    """What a tensor holds, in the words of allow(kinds=...)."""
+    return tuple(name for bit, name in ((NAN, "nan"), (POS, "+inf"), (NEG, "-inf")) if bits & bit)
+
+
 @dataclass(slots=True, eq=False)
 class Fact:
     """One record that carries statistics."""
@@ -42,7 +47,7 @@ class Fact:
     @property
     def kinds(self) -> tuple[str, ...]:
         """In the words of allow(kinds=...)."""
-        return tuple(name for bit, name in ((NAN, "nan"), (POS, "+inf"), (NEG, "-inf")) if self.bits & bit)
+        return kinds_of(self.bits)
 
 
 @dataclass(slots=True, frozen=True)

@@ -99,7 +99,6 @@ class Narrator:
             kinds=birth.fact.kinds,
             out=stats,
             inputs=tuple(inputs.values()),
-            module_type=birth.module_type,
             tensor=birth.tensor if birth.params else None,
             last_clean=birth.last_clean or ("its first sighting" if birth.cause == MEMORY_CAUSE else None),
         )
@@ -154,8 +153,12 @@ def _held(birth: Birth, stats: TensorStats, site: Site) -> str:
     }.get(birth.role)
     if what is None:
         what = "the tensor" if birth.output_index is None else f"output[{birth.output_index}]"
-    counts = [(stats.nan, "NaN"), (stats.posinf, "+Inf"), (stats.neginf, "-Inf")]
-    return f"{what} holds {', '.join(f'{n} {name}' for n, name in counts if n)} among {stats.numel} elements"
+    return holds(what, stats)
+
+
+def holds(what: str, stats: TensorStats) -> str:
+    """``output[0] holds 3 NaN among 12 elements``."""
+    return f"{what} holds {stats.counted()} among {stats.numel} elements"
 
 
 def _about_inputs(birth: Birth, inputs: dict[str, TensorStats]) -> list[str]:

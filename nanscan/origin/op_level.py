@@ -13,6 +13,7 @@ from nanscan.events.aftermath import Aftermath
 from nanscan.events.allow import AllowList
 from nanscan.events.event import Event
 from nanscan.origin.after import AftermathWatch
+from nanscan.origin.facts import kinds_of
 from nanscan.origin.narrate import ShapeOf
 from nanscan.origin.op_births import MAX_BORN, Births, OpBirth, record_bits
 from nanscan.origin.op_calls import CallBit, Holds, batches, calls_in
@@ -151,7 +152,7 @@ class OpOrigin:
     def _tell(self, birth: OpBirth, skipped: bool, scale: tuple[float, float] | None) -> list[Event]:
         birth.told = True
         names = self._words.names(birth)
-        if self._allow.permits(names, _kinds(birth.bits)):
+        if self._allow.permits(names, kinds_of(birth.bits)):
             return []
         if birth.phase == "backward" and self._told_step:
             self.counts["consequences"] += 1
@@ -219,7 +220,7 @@ class OpOrigin:
                 continue
             if birth.lost_at is not None and not self._told_step and not birth.selected:
                 birth.told = True
-                if self._allow.permits(self._words.names(birth), _kinds(birth.bits)):
+                if self._allow.permits(self._words.names(birth), kinds_of(birth.bits)):
                     continue
                 events.append(self._words.event(birth, "warning", self._batch, note=self._words.lost(birth)))
             elif birth.role == "origin":
@@ -229,7 +230,3 @@ class OpOrigin:
                     self._told_sites.add(key)
                     events.append(self._words.event(birth, "info", self._batch, role="absorbed"))
         return events
-
-
-def _kinds(bits: int) -> tuple[str, ...]:
-    return tuple(name for bit, name in ((1, "nan"), (2, "+inf"), (4, "-inf")) if bits & bit)

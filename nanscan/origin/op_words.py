@@ -8,11 +8,11 @@ from typing import Any
 
 from nanscan.events.event import Event
 from nanscan.origin.between import calls_between
-from nanscan.origin.narrate import MAX_CHAIN, MAX_INPUTS, ShapeOf
+from nanscan.origin.narrate import MAX_CHAIN, MAX_INPUTS, ShapeOf, holds
 from nanscan.origin.op_births import OpBirth
 from nanscan.origin.op_calls import CallBit, OpCall
 from nanscan.origin.situations import Situations
-from nanscan.record import TensorStats, stats_from_record
+from nanscan.record import stats_from_record
 from nanscan.sites import NO_SITE, Site, SiteTable
 from nanscan.why import Situation, Verdict, explain
 
@@ -93,7 +93,8 @@ class OpWords:
         others = max(0, bad_from_start - (tensor is not None))
         situation = self._situations.of(birth, tensor=tensor, last_clean=last_clean, trap=trap, others_bad=others)
         verdict = explain(situation)
-        held = None if stats is None else _held(stats, tensor, external)
+        what = tensor or ("the tensor" if external else "its result")
+        held = None if stats is None else holds(what, stats)
         evidence = [t for t in (held, *verdict.evidence, self._clean(birth), self._between(birth), note) if t]
         if call.bits & int(CallBit.RECOMPUTE):
             evidence.append("its forward ran a second time, inside the backward (activation checkpointing)")
@@ -145,16 +146,11 @@ class OpWords:
             if summed
             else "no observed op or node made it: a compiled region, or memory written behind the dispatcher"
         )
-        situation = Situation(
-            op=ACCUMULATE if summed else None,
-            phase=phase,
-            role="origin" if summed else "external",
-            kinds=("+inf",) if summed else (),
-            out=stats,
-            tensor=site.tensor,
-            compiled=self._compiled(),
-        )
-        verdict = explain(situation) if summed else Verdict()
+        verdict = Verdict()
+        if summed:
+            verdict = explain(
+                Situation(op=ACCUMULATE, phase=phase, role="origin", kinds=("+inf",), out=stats, tensor=site.tensor)
+            )
         return Event(
             severity="error",
             kind=stats.kind,
@@ -170,7 +166,7 @@ class OpWords:
             stats=stats,
             dtype=stats.dtype,
             shape=tuple(self._shape_of(int(rec["shape"]))) if rec["shape"] else None,
-            evidence=(_held(stats, site.tensor, True), *verdict.evidence, how),
+            evidence=(holds(site.tensor or "the tensor", stats), *verdict.evidence, how),
             cause=verdict.cause,
             rule=verdict.rule,
             others=verdict.others,
@@ -208,12 +204,6 @@ class OpWords:
         calls = [birth.call, *birth.trail[1:]] if birth.role == "origin" else [birth.call, *birth.trail]
         places = list(dict.fromkeys(self.place(c) for c in calls if c.kind < 2))
         return tuple(places if len(places) <= MAX_CHAIN else [*places[: MAX_CHAIN // 2], *places[-MAX_CHAIN // 2 :]])
-
-
-def _held(stats: TensorStats, tensor: str | None, external: bool) -> str:
-    what = tensor or ("the tensor" if external else "its result")
-    counts = [(stats.nan, "NaN"), (stats.posinf, "+Inf"), (stats.neginf, "-Inf")]
-    return f"{what} holds {', '.join(f'{n} {name}' for n, name in counts if n)} among {stats.numel} elements"
 
 
 def _kind(bits: int) -> str:

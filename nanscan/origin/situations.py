@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from nanscan.origin.facts import kinds_of
 from nanscan.origin.narrate import ShapeOf
 from nanscan.origin.op_births import OpBirth, record_bits
 from nanscan.origin.op_calls import BAD, CallBit, Detail, OpCall
 from nanscan.record import Flag, LinkCode, stats_from_record
-from nanscan.sites import NO_SITE, SiteTable
+from nanscan.sites import SiteTable
 from nanscan.why import Arg, Past, Situation
 
 MAX_DEPTH = 2  # births behind a birth that are described as well
-KINDS = ((1, "nan"), (2, "+inf"), (4, "-inf"))
 
 Names = Callable[[int], str]
 
@@ -41,23 +41,19 @@ class Situations:
         inner, made, args, saved = self._details(birth)
         bits = birth.bits if made is None else record_bits(made)
         parents = () if depth == MAX_DEPTH else tuple(self._describe(p, depth + 1) for p in birth.parents)
-        site = None if call.site == NO_SITE else self._sites[call.site]
         own = [r for r in birth.inputs.values() if r is not rec]
         return Situation(
             op=self._op_name(call.op),
             inner=inner,
             phase=birth.phase,
             role=birth.role,
-            kinds=tuple(name for bit, name in KINDS if bits & bit),
+            kinds=kinds_of(bits),
             out=None if rec is None else stats_from_record(rec if made is None else made),
-            shape=None if rec is None else self._shape(rec),
             args=args,
             saved=saved,
             inputs=tuple(stats_from_record(r) for r in own),
-            module_type=None if site is None else site.module_type,
             made_of=parents,
             went=tuple(self._went(birth.trail)),
-            selected=birth.selected,
             lost=birth.lost_at is not None and not birth.selected,
             scaling=bool(call.bits & int(CallBit.SCALES)),
             given_bad=bool(call.in_bits & BAD),

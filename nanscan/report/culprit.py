@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from nanscan.events.aftermath import Aftermath
 from nanscan.events.event import Event
@@ -108,7 +108,7 @@ def _value(event: Event) -> str:
     stats = event.stats
     if stats is None:
         return ""
-    text = f"{_counts(stats, count)} of {count(stats.numel)}{share(stats.nonfinite, stats.numel)}"
+    text = f"{stats.counted(count)} of {count(stats.numel)}{share(stats.nonfinite, stats.numel)}"
     index = event.first_bad_index
     if index is not None and event.shape != ():
         place = coordinates(index, event.shape) if event.shape else (index,)
@@ -128,13 +128,7 @@ def _inputs(event: Event) -> str:
 
 
 def _state(stats: TensorStats) -> str:
-    return f"holds {_counts(stats, count)}" if stats.nonfinite else "finite"
-
-
-def _counts(stats: TensorStats, number: Callable[[int], str]) -> str:
-    """``3 NaN, 1 -Inf``."""
-    kinds = [(stats.nan, "NaN"), (stats.posinf, "+Inf"), (stats.neginf, "-Inf")]
-    return ", ".join(f"{number(n)} {name}" for n, name in kinds if n)
+    return f"holds {stats.counted(count)}" if stats.nonfinite else "finite"
 
 
 def cause_words(event: Event) -> str:
@@ -158,7 +152,7 @@ def _why(event: Event) -> str:
 def _said_elsewhere(event: Event, text: str) -> bool:
     """Whether the rows "value", "inputs", "clean" or "after" give that piece of evidence."""
     stats = event.stats
-    counts = "" if stats is None else f" holds {_counts(stats, str)} among {stats.numel} elements"
+    counts = "" if stats is None else f" holds {stats.counted()} among {stats.numel} elements"
     return (
         (bool(counts) and text.endswith(counts))
         or text.startswith(

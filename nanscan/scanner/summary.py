@@ -82,11 +82,10 @@ def _block(scanner: Scanner, event: Event) -> Block:
     world = scanner._settings.world_size
     if event.severity == "warning":
         return decide_warning(event, world_size=world)
+    own = event.past[-HISTORY_STEPS:]
     return decide_culprit(
         event,
-        history=event.past[-HISTORY_STEPS:]
-        if len(event.past) > 1
-        else scanner._health.absmax_before(event, HISTORY_STEPS),
+        history=own if len(own) > 1 else scanner._health.absmax_before(event, HISTORY_STEPS),
         after=scanner._levels.aftermath,
         warned=warning_before(event, scanner._store.events),
         world_size=world,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from nanscan.why.situation import Situation
 
 Evidence = tuple[str, ...]  # what the rule saw, in numbers; short sentences, the telling one first
+Predicate = Callable[[Situation], Evidence | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Rule:
 
     id: str
     cause: str
-    when: Callable[[Situation], Evidence | None]
+    when: Predicate
     why: str
     remedy: str
     example: str

@@ -68,10 +68,10 @@ class Situation:
         out: statistics of the bad result.
         args: arguments of the op (or of `inner`), by name. saved: what an autograd node had kept of its forward.
             "grad" is the gradient that came in.
-        module_type: of the module around it. inputs: statistics of all that the call read, by ordinal.
+        inputs: statistics of all that the call read, by ordinal.
         made_of: the births that it goes back to (a NaN out of somebody's Inf), as situations.
         went: bare names of the ops that read the value afterwards, in order.
-        selected, lost: whether a selection (where, masked_fill), or arithmetic (x / inf), swallowed it.
+        lost: whether arithmetic (x / inf) swallowed it, and no selection (where, masked_fill) did.
         given_bad: something it read was bad, also where no statistics are left of it (written in place).
         escaped: the value got out: into a loss, a gradient, the model's output. updating: the call writes a parameter.
         trap: the value was selected away, and came back through the backward of the op that made it.
@@ -88,14 +88,11 @@ class Situation:
     inner: str | None = None
     behind: str | None = None
     out: TensorStats | None = None
-    shape: tuple[int, ...] | None = None
     args: Mapping[str, Arg] = field(default_factory=dict)
     saved: Mapping[str, Arg] = field(default_factory=dict)
     inputs: tuple[TensorStats, ...] = ()
-    module_type: str | None = None
     made_of: tuple[Situation, ...] = ()
     went: tuple[str, ...] = ()
-    selected: bool = False
     lost: bool = False
     trap: bool = False
     given_bad: bool = False
@@ -118,6 +115,11 @@ class Situation:
     def clean(self) -> bool:
         """Whether everything it read was finite, as far as that is on record."""
         return not self.given_bad and all(not stats.nonfinite for stats in self.inputs) and not self.made_of
+
+    @property
+    def largest(self) -> float | None:
+        """max|x| of all that is finite in what it read; None where nothing is, or nothing is on record."""
+        return max((stats.absmax for stats in self.inputs if stats.finite), default=None)
 
     @property
     def in_node(self) -> bool:

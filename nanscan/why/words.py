@@ -82,9 +82,9 @@ def _met(
     return words(stats) if stats is not None and some(stats) else None
 
 
-def overwritten(arg: Arg | None, must_be: str) -> str | None:
-    """What an argument that the op wrote over must have been; None if it can still be looked at."""
-    gone = arg is not None and arg.value is None and arg.seen is None
+def overwritten(s: Situation, arg: Arg | None, must_be: str) -> str | None:
+    """What an argument that the op wrote over must have been; None if it can still be looked at, or was bad itself."""
+    gone = s.clean and arg is not None and arg.value is None and arg.seen is None
     return f"{must_be} (it wrote over it: nothing else gives that)" if gone else None
 
 
@@ -98,13 +98,10 @@ def known_facts(s: Situation) -> tuple[str, ...]:
     if s.role != "origin":
         return ()
     facts = []
-    finite = [stats for stats in s.inputs if stats.finite]
-    size = max((stats.absmax for stats in finite), default=0.0)
-    if size and s.clean:
-        room = DType.from_torch_name(finite[0].dtype).max_finite / size
-        facts.append(
-            f"all it read was finite, max|x| {number(size)}, {room:.2g} times below the largest {finite[0].dtype}"
-        )
+    if s.largest and s.clean:
+        dtype = next(stats.dtype for stats in s.inputs if stats.finite)
+        room = DType.from_torch_name(dtype).max_finite / s.largest
+        facts.append(f"all it read was finite, max|x| {number(s.largest)}, {room:.2g} times below the largest {dtype}")
     past = [x for x in s.past.absmax if x > 0]
     if len(past) >= 3:
         facts.append(f"max|x| here in the last {len(past)} steps: {number(past[0])} to {number(past[-1])}")

@@ -32,7 +32,7 @@ def asked_names() -> list[str]:
 
 
 ARGS = asked_names()
-FLAGS = ("selected", "lost", "trap", "scaling", "constant", "compiled")
+FLAGS = ("lost", "trap", "scaling", "constant", "compiled")
 VALUES = (0.0, 1.0, -1.0, -0.0, 0.5, 2.0, 1e-8, 65504.0, 3.4e38, math.inf, -math.inf, math.nan, 5e-324, 1.7e308)
 NUMBERS = st.sampled_from(VALUES) | st.floats()
 
@@ -80,11 +80,9 @@ def situations(draw: Callable, ops: tuple[str, ...] = (), depth: int = 1) -> Sit
         role=draw(st.sampled_from(ROLES)),
         kinds=draw(st.sampled_from(KINDS)),
         out=draw(MAYBE),
-        shape=draw(st.none() | SHAPES),
         args=draw(arguments()),
         saved=draw(arguments()),
         inputs=tuple(draw(st.lists(STATS, max_size=2))),
-        module_type=draw(st.sampled_from([None, "Linear", "LayerNorm", "Attention", "BatchNorm1d"])),
         made_of=tuple(draw(st.lists(situations((), depth - 1), max_size=2))) if depth else (),
         went=tuple(draw(st.lists(st.sampled_from(OPS), max_size=2))),
         tensor=draw(st.sampled_from([None, "fc.weight", "norm.running_var", "input 0", "the output"])),

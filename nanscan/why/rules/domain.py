@@ -29,7 +29,7 @@ def _log_of_zero(s: Situation) -> Evidence | None:
     for pole in (low, high):
         if pole is not None and x.at == pole:
             return (f"{s.name} was given {number(pole)}, where it is {'-' if pole == low else '+'}Inf",)
-    if x.at is None and low == 0 and (seen := zero(x) or (overwritten(x, "0") if s.clean else None)):
+    if x.at is None and low == 0 and (seen := zero(x) or overwritten(s, x, "0")):
         return (f"{s.name} was given {seen}, where it is -Inf",)
     return None
 
@@ -42,7 +42,7 @@ def _log_of_negative(s: Situation) -> Evidence | None:
         return None
     name, low, high = _log_argument(s)
     seen = below(s.arg(name), low) or (above(s.arg(name), high) if high is not None else None)
-    seen = seen or (overwritten(s.arg(name), "a negative number") if s.clean else None)
+    seen = seen or overwritten(s, s.arg(name), "a negative number")
     return (f"{s.name} was given {seen}, and has no real value there",) if seen else None
 
 
@@ -50,7 +50,7 @@ def _sqrt_of_negative(s: Situation) -> Evidence | None:
     if s.in_node or not s.nan:
         return None
     if s.name in ("sqrt", "rsqrt"):
-        seen = negative(s.arg("self")) or (overwritten(s.arg("self"), "a negative number") if s.clean else None)
+        seen = negative(s.arg("self")) or overwritten(s, s.arg("self"), "a negative number")
         return (f"{s.name} was given {seen}",) if seen else None
     variance = s.arg("running_var")
     if variance is not None and (seen := negative(variance)):
@@ -72,9 +72,9 @@ def _fractional_power(s: Situation) -> Evidence | None:
 
 
 def _arc_outside(s: Situation) -> Evidence | None:
-    seen = None if s.in_node or not s.nan else beyond(s.arg("self"), 1.0)
-    if seen is None and s.nan and not s.in_node and s.clean:
-        seen = overwritten(s.arg("self"), "a number beyond 1")
+    if s.in_node or not s.nan:
+        return None
+    seen = beyond(s.arg("self"), 1.0) or overwritten(s, s.arg("self"), "a number beyond 1")
     return (f"{s.name} was given {seen}, and ends at 1",) if seen else None
 
 
@@ -94,7 +94,7 @@ def _pole(s: Situation) -> Evidence | None:
         return None
     if s.name in ("atanh", "arctanh", "erfinv", "special_erfinv"):
         seen = at_size(x, 1.0)
-    elif s.name in ("special_ndtri", "special_log_ndtr"):
+    elif s.name == "special_ndtri":
         seen = zero(x) or (number(1.0) if x.at == 1.0 else None)
     else:
         at = x.at

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from nanscan.record import TensorStats
 from nanscan.why.rule import Evidence, Rule, ops
 from nanscan.why.rules.overflow import overflow_cause
 from nanscan.why.situation import Arg, Situation, bare
@@ -132,16 +131,12 @@ def _zero_times_inf(s: Situation) -> Evidence | None:
 def _steep(s: Situation) -> Evidence | None:
     if not s.in_node or not s.inf or s.nan or not s.clean or not set(s.saved) - {"grad"}:
         return None
-    sizes = [(name, _size(arg)) for name, arg in s.saved.items()]
+    sizes = [(name, arg.seen) for name, arg in s.saved.items()]
     known = [(name, stats) for name, stats in sizes if stats is not None and stats.absmax == stats.absmax]
     if not known or any(stats.nonfinite for _, stats in known):
         return None
     shown = ", ".join(f"{name} {number(stats.absmax)}" for name, stats in known[:3])
     return (f"all it multiplies is finite, max|x|: {shown}",)
-
-
-def _size(arg: Arg) -> TensorStats | None:
-    return arg.seen
 
 
 RULES = (

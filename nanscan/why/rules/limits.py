@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from nanscan.record import DType
 from nanscan.why.rule import Evidence, Rule, ops
-from nanscan.why.rules.overflow import grew_out, overflow_cause
+from nanscan.why.rules.overflow import grew_out, in_half, in_wide, overflow_cause
 from nanscan.why.situation import Situation
-from nanscan.why.words import NARROW, limit_of, number
+from nanscan.why.words import limit_of, number
 
 
 def _power(s: Situation) -> Evidence | None:
@@ -16,14 +15,6 @@ def _power(s: Situation) -> Evidence | None:
         return None
     seen = grew_out(s)
     return (f"{seen}, to the power {number(power.at)}",) if seen else None
-
-
-def _half_power(s: Situation) -> Evidence | None:
-    return _power(s) if s.dtype is DType.F16 else None
-
-
-def _full_power(s: Situation) -> Evidence | None:
-    return _power(s) if s.dtype not in NARROW else None
 
 
 _INVERSES = ops("reciprocal rsqrt pow")
@@ -50,25 +41,11 @@ def _quotient(s: Situation) -> Evidence | None:
     return (f"{number(top.at)} / {number(divisor.at)} does not fit: {limit_of(s.dtype)}",)
 
 
-def _half_quotient(s: Situation) -> Evidence | None:
-    return _quotient(s) if s.dtype is DType.F16 else None
-
-
-def _full_quotient(s: Situation) -> Evidence | None:
-    return _quotient(s) if s.dtype not in NARROW else None
-
-
 def _sum(s: Situation) -> Evidence | None:
+    if not s.inf:
+        return None
     finite = "" if s.out is None or not s.out.finite else f"; the rest of the sum goes up to {number(s.out.absmax)}"
     return (f"{limit_of(s.dtype)}, and the gradients that arrived did not pass it one by one{finite}",)
-
-
-def _half_sum(s: Situation) -> Evidence | None:
-    return _sum(s) if s.dtype is DType.F16 and s.inf else None
-
-
-def _full_sum(s: Situation) -> Evidence | None:
-    return _sum(s) if s.dtype not in NARROW and s.inf else None
 
 
 RULES = (
@@ -76,7 +53,7 @@ RULES = (
         id="NS205",
         cause="fp16 overflow",
         ops=ops("pow"),
-        when=_half_power,
+        when=in_half(_power),
         why="A power of a moderate number leaves float16, which ends at 65504: 256 squared is enough. Variances "
         "and squared distances belong in float32.",
         remedy="x.float() ** 2, and back with .to(x.dtype) after the sum or mean",
@@ -95,7 +72,7 @@ print(scanner.report())
         cause="float32 overflow",
         cause_of=overflow_cause,
         ops=ops("pow"),
-        when=_full_power,
+        when=in_wide(_power),
         why="A power of a large number leaves float32, which ends at 3.4e38: 1e20 squared is enough. The base has "
         "mostly grown before.",
         remedy="bound the base, or compute with its logarithm",
@@ -113,7 +90,7 @@ print(scanner.report())
         id="NS207",
         cause="fp16 overflow",
         ops=ops("div true_divide") | _INVERSES,
-        when=_half_quotient,
+        when=in_half(_quotient),
         why="The divisor is not 0, and so small that the quotient leaves float16, which ends at 65504. An eps of "
         "1e-6 is too small a guard in this type.",
         remedy="divide in float32, or clamp the divisor at 1e-3 and more",
@@ -133,7 +110,7 @@ print(scanner.report())
         cause="float32 overflow",
         cause_of=overflow_cause,
         ops=ops("div true_divide") | _INVERSES,
-        when=_full_quotient,
+        when=in_wide(_quotient),
         why="The divisor is not 0, and so small that the quotient leaves float32, which ends at 3.4e38. It is "
         "mostly something that should have been 0 or should have had an eps added.",
         remedy="x / (y + eps), with an eps of the size that y normally has times 1e-6",
@@ -150,7 +127,7 @@ print(scanner.report())
         id="NS210",
         cause="fp16 overflow",
         ops=ops("AccumulateGrad"),
-        when=_half_sum,
+        when=in_half(_sum),
         why="Every gradient that arrived was finite and their sum in .grad is not: float16 ends at 65504. Several "
         "backward passes without zero_grad, or a shared parameter, add up.",
         remedy="keep the parameters (and so .grad) in float32, or divide the loss by the number of passes",
@@ -172,7 +149,7 @@ print(scanner.report())
         cause="float32 overflow",
         cause_of=overflow_cause,
         ops=ops("AccumulateGrad"),
-        when=_full_sum,
+        when=in_wide(_sum),
         why="Every gradient that arrived was finite and their sum in .grad is not. Numbers near 3.4e38 are the "
         "end of a growth that began earlier.",
         remedy="look at the growth before it: lower lr, clip_grad_norm_, zero_grad in every step",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 from nanscan.record import DType
-from nanscan.why.rule import Evidence, Rule, ops
+from nanscan.why.rule import Evidence, Predicate, Rule, ops
 from nanscan.why.situation import Situation
 from nanscan.why.words import NARROW, above, beyond, limit_of, number, overwritten
 
-_EXPONENTIALS = ops("exp exp2 expm1 cosh sinh _foreach_exp _foreach_expm1 ExpBackward")
+_EXPONENTIALS = ops("exp exp2 expm1 cosh sinh _foreach_exp _foreach_expm1")
 _BASES = {"exp2": 2.0}
 # Ops that multiply many numbers: moderate ones are enough.
 _STEEP = ops("prod cumprod linalg_matrix_exp matrix_exp pow linalg_vector_norm norm linalg_matrix_power")
@@ -51,7 +51,7 @@ def _exp(s: Situation) -> Evidence | None:
             return None
         edge = math.log(limit) / math.log(base.value)
     seen = beyond(x, edge - 1) if s.name in ("cosh", "sinh") else above(x, edge - 1)
-    seen = seen or (overwritten(x, f"more than {edge:.4g}") if s.clean else None)
+    seen = seen or overwritten(s, x, f"more than {edge:.4g}")
     return (f"{s.name} was given {seen}, and {s.dtype.torch_name} ends at {s.name}({edge:.4g})",) if seen else None
 
 
@@ -84,13 +84,25 @@ def grew_out(s: Situation) -> str | None:
     return f"{limit_of(dtype)}, and max|x| of what {s.name} read is: {shown}{finite}" if shown else None
 
 
-def _half(s: Situation) -> Evidence | None:
-    if s.op is None:
-        return _by_headroom(s)
-    if s.in_node or s.dtype is not DType.F16 or not _fits_arithmetic(s):
+def in_half(predicate: Predicate) -> Predicate:
+    """The same, asked only where the result is float16."""
+    return lambda s: predicate(s) if s.dtype is DType.F16 else None
+
+
+def in_wide(predicate: Predicate) -> Predicate:
+    """The same, asked only where the result has the range of float32 or more."""
+    return lambda s: None if s.dtype in NARROW else predicate(s)
+
+
+def _grew(s: Situation) -> Evidence | None:
+    if s.in_node or not s.inf or not _fits_arithmetic(s):
         return None
     seen = grew_out(s)
     return (seen,) if seen else None
+
+
+def _half(s: Situation) -> Evidence | None:
+    return _by_headroom(s) if s.op is None else in_half(_grew)(s)
 
 
 def _by_headroom(s: Situation) -> Evidence | None:
@@ -105,13 +117,6 @@ def _by_headroom(s: Situation) -> Evidence | None:
     )
 
 
-def _full(s: Situation) -> Evidence | None:
-    if s.in_node or s.dtype in NARROW or not s.inf or not _fits_arithmetic(s):
-        return None
-    seen = grew_out(s)
-    return (seen,) if seen else None
-
-
 def _constant(s: Situation) -> Evidence | None:
     limit = s.dtype.max_finite
     for arg in s.args.values():
@@ -123,7 +128,7 @@ def _constant(s: Situation) -> Evidence | None:
 def _eighth(s: Situation) -> Evidence | None:
     if not s.dtype.torch_name.startswith("float8") or not s.clean:
         return None
-    largest = max((stats.absmax for stats in s.inputs if stats.finite), default=0.0)
+    largest = s.largest or 0.0
     return (f"{limit_of(s.dtype)}, and it was given {number(largest)}",) if largest > s.dtype.max_finite else None
 
 
@@ -168,7 +173,7 @@ print(scanner.report())
         id="NS203",
         cause="float32 overflow",
         cause_of=overflow_cause,
-        when=_full,
+        when=in_wide(_grew),
         rank=30,
         why="The result does not fit: float32 and bfloat16 end at 3.4e38. Finite numbers of such a size are "
         "mostly the end of a growth that began earlier; the history shows where.",

@@ -10,7 +10,7 @@ from nanscan.why.words import infinite, number, zero
 _MEANS = ops(
     "mean nanmean median nanmedian mse_loss l1_loss smooth_l1_loss huber_loss soft_margin_loss "
     "binary_cross_entropy nll_loss_forward nll_loss2d_forward nll_loss std var std_mean var_mean "
-    "adaptive_avg_pool2d _adaptive_avg_pool2d _embedding_bag"
+    "adaptive_avg_pool2d _adaptive_avg_pool2d"
 )
 _NLL = ops("nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d cross_entropy_loss")
 _SPREADS = ops("std var std_mean var_mean nanstd")

@@ -41,10 +41,9 @@ def _rate(s: Situation) -> Evidence | None:
 def _clipping(s: Situation) -> Evidence | None:
     if s.phase != "optimizer" or not s.inf or s.nan or not s.clean:
         return None
-    sizes = [stats.absmax for stats in s.inputs if stats.finite]
-    if not sizes:
+    if s.largest is None:
         return None
-    return (f"the gradients are finite, max|g| {number(max(sizes))}, and the sum of their squares is not",)
+    return (f"the gradients are finite, max|g| {number(s.largest)}, and the sum of their squares is not",)
 
 
 def _scale(s: Situation) -> Evidence | None:

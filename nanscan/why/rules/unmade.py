@@ -54,8 +54,7 @@ def _custom(s: Situation) -> Evidence | None:
     )
     if not own or s.role != "origin" or not s.clean:
         return None
-    sizes = [stats.absmax for stats in s.inputs if stats.finite]
-    given = f", max|x| {number(max(sizes))}" if sizes else ""
+    given = "" if s.largest is None else f", max|x| {number(s.largest)}"
     return (f"{name} was given finite values{given}, and PyTorch sees nothing of what it does inside",)
 
 
