@@ -107,7 +107,11 @@ def _gradient(s: Situation) -> Evidence | None:
     if name == "AngleBackward":
         x = s.kept("self")
         stats = None if x is None else x.seen
-        return (f"angle divides by |z|^2, and |z| goes down to {number(stats.min)}",) if stats is not None else None
+        return (
+            None
+            if stats is None
+            else (f"angle divides by |z|^2, and the parts of z are at most {number(stats.absmax)}",)
+        )
     if name == "AtanhBackward":
         x = s.kept("self")
         return (f"the gradient 1 / (1 - x^2) at x = {number(x.at)}",) if x is not None and x.at in (1.0, -1.0) else None

@@ -13,7 +13,7 @@ from nanscan.why.words import limit_of, number, zero
 _UPDATES = ops("addcdiv _foreach_addcdiv div _foreach_div _fused_adam _fused_adamw _fused_adagrad")
 _NORMS = ops("_foreach_norm linalg_vector_norm")
 _SCALED = 1024.0  # no loss of a mean has a gradient of that size by itself
-_TOLERABLE = 1e-7  # half of float16's smallest number: what is less rounds to 0
+_TOLERABLE = 2.0**-25  # half of float16's smallest number: what is less rounds to 0
 
 
 def _eps(s: Situation) -> Evidence | None:
